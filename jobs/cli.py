@@ -1,0 +1,143 @@
+"""`penstock COMMAND SUBJECT --from D --to D`: arguments, then the stage, then an exit code.
+
+The only place where a failure becomes an exit code, and where a run report is closed. See `penstock --help`.
+"""
+
+import argparse
+import importlib
+import logging
+import pkgutil
+import sys
+import time
+import traceback
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jobs
+import pipelines
+from jobs import report
+from jobs.command import Command, Job
+from jobs.errors import Exit, JobError, UsageError
+from jobs.interval import resolve
+
+EXIT_CODES = """\
+exit codes:
+  0   done (the report says how much, also when there was nothing to do)
+  64  wrong arguments or declaration            no retry
+  65  the data breaks a rule                    no retry
+  70  a bug of ours, with the traceback         no retry
+  75  a service was away, or a day is not over  try again
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command. Returns its exit code."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    commands = {command.name: command for command in discover()}
+    options = _parser(commands).parse_args(argv)
+    started = datetime.now(UTC)
+    clock = time.monotonic()
+    job = Job(command=options.command, options=options, run_id=options.run_id)
+    code, message = _attempt(commands[options.command], job)
+    if message:
+        print(f"penstock {options.command}: {message}", file=sys.stderr)
+    closed = {
+        "command": options.command,
+        "subject": getattr(options, "subject", None),
+        "interval": [job.interval.start, job.interval.end] if job.interval else None,
+        "run_id": job.run_id,
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - clock, 3),
+        "exit_code": int(code),
+        "message": message,
+        **job.report,
+    }
+    if options.json:
+        print(report.dumps(closed))
+    if commands[options.command].subject != "none":
+        _keep(closed, options.report)
+    return int(code)
+
+
+def discover() -> list[Command]:
+    """The commands of every package in `jobs`."""
+    packages = [found.name for found in pkgutil.iter_modules(jobs.__path__) if found.ispkg]
+    return [command for name in packages for command in importlib.import_module(f"jobs.{name}").COMMANDS]
+
+
+def _attempt(command: Command, job: Job) -> tuple[Exit, str | None]:
+    """Run the command: its exit code, and the message where it failed."""
+    try:
+        _aim(command, job)
+        command.load()(job)
+    except JobError as failure:
+        return Exit(failure.exit_code), str(failure)
+    except Exception as bug:
+        traceback.print_exc()
+        return Exit.BUG, f"{type(bug).__name__}: {bug}"
+    return Exit.DONE, None
+
+
+def _aim(command: Command, job: Job) -> None:
+    """Turn the subject and the dates into what the stage works on."""
+    try:
+        if command.subject == "pipeline":
+            job.pipeline = pipelines.load(job.options.subject)
+        elif command.subject == "source":
+            sources = pipelines.sources()
+            if job.options.subject in sources:
+                job.source = (sources[job.options.subject],)
+            elif job.options.subject in pipelines.names():
+                job.source = pipelines.load(job.options.subject).sources
+            else:
+                known = [*sources, *pipelines.names()]
+                raise UsageError(f"there is no source or pipeline {job.options.subject!r}{pipelines.near(job.options.subject, known)}.")
+    except ValueError as wrong:
+        raise UsageError(str(wrong)) from wrong
+    if command.interval:
+        job.interval = resolve(first=job.options.first, last=job.options.last, now=datetime.now(UTC))
+
+
+def _keep(closed: dict[str, object], copy: Path | None) -> None:
+    """Keep the report; a lake that can't take it does not undo what the job did."""
+    try:
+        report.keep(closed, copy)
+    except (JobError, OSError) as failure:
+        print(f"penstock: the run report could not be kept: {failure}", file=sys.stderr)
+
+
+def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="penstock",
+        description="From events in Kafka to a promoted model and its predictions, every day, exactly once.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in commands.values():
+        sub = subparsers.add_parser(command.name, help=command.help, description=command.help)
+        if command.subject == "pipeline":
+            sub.add_argument("subject", metavar="PIPELINE", help="a pipeline's name; `penstock pipelines` lists them")
+        elif command.subject == "source":
+            sub.add_argument("subject", metavar="SOURCE", help="a source's name, or a pipeline's for all of its sources")
+        if command.interval:
+            sub.add_argument("--from", dest="first", metavar="DAY", help="the first day, in UTC, for example 2013-04-01")
+            sub.add_argument("--to", dest="last", metavar="DAY", help="the last day; it is included")
+        sub.add_argument("--run-id", default=uuid.uuid4().hex[:12], help="names this run in commits and reports; the same for each retry")
+        sub.add_argument("--report", type=Path, metavar="FILE", help="write the run report here too, as JSON")
+        sub.add_argument("--json", action="store_true", help="print the run report, as JSON, to the standard output")
+        command.arguments(sub)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse exits with 2 on wrong arguments, which means "killed" in the job contract: 64 is ours."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.print_usage(sys.stderr)
+        self.exit(int(Exit.USAGE), f"{self.prog}: {message}. See `{self.prog} --help`.\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The lake's tables, without Spark: where they lie, how they are read and how a few rows are written.
+
+Everything goes through delta-rs. `DeltaTable.to_pyarrow_table` is never called: processes that did aborted at exit
+(deltalake 1.6, pyarrow 25); queries run in delta-rs's own engine instead.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from jobs.errors import RetryError
+from jobs.settings import endpoint
+
+INSTANT = pa.timestamp("us", tz="UTC")
+"""How every table writes an instant. A timestamp without a zone would raise the table's protocol."""
+
+
+def uri(*parts: str) -> str:
+    """Where a table lies, `uri("events", "flights_landed")`: under the lake's root, a folder or an `s3://` URI."""
+    root = endpoint("PENSTOCK_LAKE").rstrip("/")
+    if "://" not in root:
+        root = str(Path(root).absolute())
+    return "/".join((root, *parts))
+
+
+def load(table_uri: str, version: int | None = None) -> DeltaTable | None:
+    """A handle on the table as it stands, or at `version`; None where there is no table yet.
+
+    A handle does not move on, not even after its own commit: load it again for each.
+    """
+    try:
+        return DeltaTable(table_uri, version=version)
+    except TableNotFoundError:
+        return None
+
+
+def query(table: DeltaTable, sql: str) -> pa.Table:
+    """The rows of a query over one table, which the query calls `t`. Filters on partitions read only their files."""
+    return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
+
+
+def append(table_uri: str, rows: pa.Table, *, partition_by: Sequence[str] = ()) -> int:
+    """Append rows, creating the table where there is none. Returns the version that holds them."""
+    write_deltalake(table_uri, rows, mode="append", partition_by=list(partition_by) or None)
+    return DeltaTable(table_uri).version()
+
+
+def replace(table_uri: str, rows: pa.Table, *, where: str, partition_by: Sequence[str], metadata: dict[str, str] | None = None) -> int:
+    """Make `rows` the only ones for which the SQL condition `where` holds, in one commit; no rows leave none.
+
+    Raises RetryError where a neighbour changed the same part at the same time. Returns the version that holds them.
+    """
+    properties: Any = CommitProperties(custom_metadata=metadata) if metadata else None
+    try:
+        if load(table_uri) is None:
+            write_deltalake(table_uri, rows.slice(0, 0), mode="append", partition_by=list(partition_by))
+        write_deltalake(
+            table_uri, rows, mode="overwrite", predicate=where, partition_by=list(partition_by), commit_properties=properties
+        )
+    except CommitFailedError as failure:
+        raise RetryError(f"another run wrote {table_uri} where {where} at the same time ({failure}). Run this one again.") from failure
+    return DeltaTable(table_uri).version()

@@ -1,0 +1,51 @@
+"""`penstock run`: the stages of a pipeline in order, each as a process of its own through the job contract.
+
+What Airflow does, without Airflow: the same commands, the same exit codes. The first stage that fails ends the run
+with its exit code.
+"""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from jobs.command import Job
+from jobs.errors import DataError, Exit, JobError, RetryError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One command of the chain, without its subject and days."""
+
+    name: str
+    dated: bool = True
+    arguments: tuple[str, ...] = ()
+
+
+def stages(train: str) -> tuple[Stage, ...]:
+    """The chain, in the order in which data flows. `train` is due, always or never."""
+    return (
+        Stage("ingest", dated=False),
+        Stage("features"),
+        Stage("train", arguments=("--when", train)),
+        Stage("promote", arguments=("--when", "never" if train == "never" else "due")),
+        Stage("score"),
+    )
+
+
+def run(job: Job) -> None:
+    """Run the chain. The report says which stages were done."""
+    assert job.pipeline is not None and job.interval is not None
+    dates = ("--from", str(job.interval.start), "--to", str(job.interval.last))
+    job.report["stages"] = []
+    for stage in stages(job.options.train):
+        command = [sys.executable, "-m", "jobs.cli", stage.name, job.pipeline.name, *(dates if stage.dated else ()), *stage.arguments]
+        code = subprocess.run([*command, "--run-id", job.run_id], stdin=subprocess.DEVNULL, check=False).returncode
+        job.report["stages"].append({"stage": stage.name, "exit_code": code})
+        if code:
+            raise _failure(stage.name, code)
+
+
+def _failure(stage: str, code: int) -> JobError:
+    """The stage's own failure, carried on: a death outside our hands (a signal, memory) may be tried again."""
+    kinds: dict[int, type[JobError]] = {Exit.USAGE: UsageError, Exit.DATA: DataError, Exit.BUG: JobError}
+    return kinds.get(code, RetryError)(f"{stage} ended with {code}; see its message above.")

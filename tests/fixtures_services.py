@@ -1,0 +1,36 @@
+"""The embedded services as fixtures: each starts once for a whole test run, on free ports, in a folder of its own.
+
+A test that asks for one carries the mark of the same name (`kafka`, `mlflow`, `airflow`).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.local import services
+from jobs.local.ports import Ports
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker of its own, as `host:port`."""
+    yield from _served(tmp_path_factory.mktemp("kafka"), "kafka", "KAFKA_BOOTSTRAP_SERVERS")
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An MLflow server of its own, as a tracking URI."""
+    yield from _served(tmp_path_factory.mktemp("mlflow"), "mlflow", "MLFLOW_TRACKING_URI")
+
+
+@pytest.fixture(scope="session")
+def airflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Airflow over the project's DAGs, as the address of its page. Its state folder is `airflow_state`'s."""
+    yield from _served(tmp_path_factory.mktemp("airflow"), "airflow", "AIRFLOW_URL")
+
+
+def _served(state: Path, service: str, address: str) -> Iterator[str]:
+    endpoints = services.start(state, [service], Ports.free())
+    yield endpoints[address]
+    services.stop(state)

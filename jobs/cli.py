@@ -92,7 +92,9 @@ def _aim(command: Command, job: Job) -> None:
                 job.source = pipelines.load(job.options.subject).sources
             else:
                 known = [*sources, *pipelines.names()]
-                raise UsageError(f"there is no source or pipeline {job.options.subject!r}{pipelines.near(job.options.subject, known)}.")
+                raise UsageError(
+                    f"there is no source or pipeline {job.options.subject!r}{pipelines.near(job.options.subject, known)}."
+                )
     except ValueError as wrong:
         raise UsageError(str(wrong)) from wrong
     if command.interval:
@@ -124,7 +126,9 @@ def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
         if command.interval:
             sub.add_argument("--from", dest="first", metavar="DAY", help="the first day, in UTC, for example 2013-04-01")
             sub.add_argument("--to", dest="last", metavar="DAY", help="the last day; it is included")
-        sub.add_argument("--run-id", default=uuid.uuid4().hex[:12], help="names this run in commits and reports; the same for each retry")
+        sub.add_argument(
+            "--run-id", default=uuid.uuid4().hex[:12], help="names this run in commits and reports; the same for each retry"
+        )
         sub.add_argument("--report", type=Path, metavar="FILE", help="write the run report here too, as JSON")
         sub.add_argument("--json", action="store_true", help="print the run report, as JSON, to the standard output")
         command.arguments(sub)

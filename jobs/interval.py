@@ -93,7 +93,9 @@ def resolve(
     whole UTC days, a day not over, or nothing to go by.
     """
     if bool(first) != bool(last):
-        raise UsageError(f"only one end of the range was given (from {first or 'nothing'}, to {last or 'nothing'}): give both, or neither.")
+        raise UsageError(
+            f"only one end of the range was given (from {first or 'nothing'}, to {last or 'nothing'}): give both, or neither."
+        )
     if first and last:
         interval = Interval.inclusive(parse_day(first), parse_day(last))
     elif run_start and run_end:
@@ -105,7 +107,9 @@ def resolve(
             )
         interval = Interval(start.date(), end.date())
     else:
-        raise UsageError("no days were given: use --from and --to, two inclusive dates, for example --from 2013-04-01 --to 2013-04-02.")
+        raise UsageError(
+            "no days were given: use --from and --to, two inclusive dates, for example --from 2013-04-01 --to 2013-04-02."
+        )
     if midnight(interval.end) > now:
         raise UsageError(f"{interval.last} is not over (it is {now:%Y-%m-%d %H:%M} UTC): give days up to {now.date() - DAY}.")
     return interval

@@ -49,7 +49,9 @@ def append(table_uri: str, rows: pa.Table, *, partition_by: Sequence[str] = ()) 
     return DeltaTable(table_uri).version()
 
 
-def replace(table_uri: str, rows: pa.Table, *, where: str, partition_by: Sequence[str], metadata: dict[str, str] | None = None) -> int:
+def replace(
+    table_uri: str, rows: pa.Table, *, where: str, partition_by: Sequence[str], metadata: dict[str, str] | None = None
+) -> int:
     """Make `rows` the only ones for which the SQL condition `where` holds, in one commit; no rows leave none.
 
     Raises RetryError where a neighbour changed the same part at the same time. Returns the version that holds them.
@@ -62,5 +64,7 @@ def replace(table_uri: str, rows: pa.Table, *, where: str, partition_by: Sequenc
             table_uri, rows, mode="overwrite", predicate=where, partition_by=list(partition_by), commit_properties=properties
         )
     except CommitFailedError as failure:
-        raise RetryError(f"another run wrote {table_uri} where {where} at the same time ({failure}). Run this one again.") from failure
+        raise RetryError(
+            f"another run wrote {table_uri} where {where} at the same time ({failure}). Run this one again."
+        ) from failure
     return DeltaTable(table_uri).version()

@@ -31,7 +31,9 @@ def endpoint(name: str) -> str:
     """
     value = os.environ.get(name) or local_endpoints().get(name)
     if not value:
-        raise UsageError(f"{name} is not set: it names {_MEANING[name]}. Export it, or start the embedded services with `make up`.")
+        raise UsageError(
+            f"{name} is not set: it names {_MEANING[name]}. Export it, or start the embedded services with `make up`."
+        )
     return value
 
 

@@ -34,7 +34,9 @@ def sources() -> dict[str, Source]:
     for name in names():
         for source in load(name).sources:
             if found.setdefault(source.name, source) != source:
-                raise ValueError(f"source {source.name!r} is declared twice, differently: share one declaration between the pipelines.")
+                raise ValueError(
+                    f"source {source.name!r} is declared twice, differently: share one declaration between the pipelines."
+                )
     return found
 
 

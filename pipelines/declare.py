@@ -41,7 +41,9 @@ class Field:
         _one_of(f"type of field {self.name!r}", self.type, FIELD_TYPES)
         _one_of(f"time_unit of field {self.name!r}", self.time_unit, TIME_UNITS)
         if self.name in RESERVED:
-            raise ValueError(f"field {self.name!r} has the name of a column that ingest adds; rename it. Reserved: {', '.join(sorted(RESERVED))}.")
+            raise ValueError(
+                f"field {self.name!r} has the name of a column that ingest adds; rename it. Reserved: {', '.join(sorted(RESERVED))}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +67,9 @@ class Source:
         _unique(f"fields of source {self.name!r}", [field.name for field in self.fields])
         timestamps = [field.name for field in self.fields if field.type == "timestamp" and field.required]
         _one_of(f"event_time of source {self.name!r} (a required timestamp)", self.event_time, timestamps)
-        _one_of(f"event_id of source {self.name!r} (a required field)", self.event_id, [f.name for f in self.fields if f.required])
+        _one_of(
+            f"event_id of source {self.name!r} (a required field)", self.event_id, [f.name for f in self.fields if f.required]
+        )
         _one_of(f"known_time of source {self.name!r}", self.known_time, ("create", "append"))
         _whole_days(f"repeats_within of source {self.name!r}", self.repeats_within)
 
@@ -108,7 +112,9 @@ class Spine:
     def __post_init__(self) -> None:
         self.source.field(self.key)
         if self.at != self.source.event_time:
-            raise ValueError(f"the spine counts from {self.at!r}, but the event time of {self.source.name!r} is {self.source.event_time!r}: use that.")
+            raise ValueError(
+                f"the spine counts from {self.at!r}, but the event time of {self.source.name!r} is {self.source.event_time!r}: use that."
+            )
         _unique("columns of the spine", [column.name for column in self.columns])
         for column in self.columns:
             if column.sql is None:
@@ -195,7 +201,9 @@ class Dimension:
             self.source.field(name)
         for name in self.fields:
             if self.source.field(name).type not in ("int64", "float64"):
-                raise ValueError(f"dimension {self.name!r} takes {name!r}, which is {self.source.field(name).type}: only int64 and float64 become inputs.")
+                raise ValueError(
+                    f"dimension {self.name!r} takes {name!r}, which is {self.source.field(name).type}: only int64 and float64 become inputs."
+                )
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -6,7 +6,21 @@ a flight leaves, for all flights of the coming day at once, from what had reache
 
 from datetime import date
 
-from pipelines.declare import Aggregate, Column, Dimension, FeatureSet, Field, Label, Pipeline, Promotion, Source, Spine, Training, days, hours
+from pipelines.declare import (
+    Aggregate,
+    Column,
+    Dimension,
+    FeatureSet,
+    Field,
+    Label,
+    Pipeline,
+    Promotion,
+    Source,
+    Spine,
+    Training,
+    days,
+    hours,
+)
 
 SCHEDULED = Source(
     name="flights_scheduled",
@@ -101,7 +115,11 @@ PIPELINE = Pipeline(
             Column("destination"),
             Column("aircraft"),
             Column("departure_hour", sql="cast(local_departure_minute div 60 as string)", type="string"),
-            Column("weekday", sql="cast(weekday(from_utc_timestamp(scheduled_departure, 'America/New_York')) as string)", type="string"),
+            Column(
+                "weekday",
+                sql="cast(weekday(from_utc_timestamp(scheduled_departure, 'America/New_York')) as string)",
+                type="string",
+            ),
             Column("departure_minute", sql="local_departure_minute", type="float64"),
             Column("duration_minutes", sql="timestampdiff(MINUTE, scheduled_departure, scheduled_arrival)", type="float64"),
             Column("distance_miles"),

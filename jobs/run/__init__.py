@@ -6,7 +6,9 @@ from jobs.command import Command
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--train", choices=("due", "always", "never"), default="due", help="when to train and promote (default: due)")
+    parser.add_argument(
+        "--train", choices=("due", "always", "never"), default="due", help="when to train and promote (default: due)"
+    )
 
 
 def _resolve(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +22,13 @@ def _resolve(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS = (
     Command(name="pipelines", help="list the declared pipelines and their sources", target="jobs.run.catalog:run"),
-    Command(name="resolve", help="the days of an Airflow run, and whether it trains", target="jobs.run.resolve:run", subject="pipeline", arguments=_resolve),
+    Command(
+        name="resolve",
+        help="the days of an Airflow run, and whether it trains",
+        target="jobs.run.resolve:run",
+        subject="pipeline",
+        arguments=_resolve,
+    ),
     Command(
         name="run",
         help="all stages over a range of days, without Airflow",

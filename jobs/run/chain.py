@@ -38,7 +38,15 @@ def run(job: Job) -> None:
     dates = ("--from", str(job.interval.start), "--to", str(job.interval.last))
     job.report["stages"] = []
     for stage in stages(job.options.train):
-        command = [sys.executable, "-m", "jobs.cli", stage.name, job.pipeline.name, *(dates if stage.dated else ()), *stage.arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "jobs.cli",
+            stage.name,
+            job.pipeline.name,
+            *(dates if stage.dated else ()),
+            *stage.arguments,
+        ]
         code = subprocess.run([*command, "--run-id", job.run_id], stdin=subprocess.DEVNULL, check=False).returncode
         job.report["stages"].append({"stage": stage.name, "exit_code": code})
         if code:

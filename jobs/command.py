@@ -42,7 +42,7 @@ class Command:
     """What the positional argument names. `source` takes a source, or a pipeline for all of its sources."""
     interval: bool = False
     """Whether it takes `--from` and `--to`."""
-    arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    arguments: Callable[[argparse.ArgumentParser], None] = lambda _: None
 
     def load(self) -> Callable[[Job], None]:
         """The function behind the command."""

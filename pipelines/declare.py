@@ -18,8 +18,9 @@ FIELD_TYPES = ("string", "int64", "float64", "bool", "timestamp")
 TIME_UNITS = ("iso", "s", "ms", "us", "ns")
 FUNCTIONS = ("count", "sum", "mean", "rate")
 METRICS = ("log_loss", "average_precision")
-RESERVED = frozenset(
-    "event_time known_time event_date topic topic_epoch kafka_partition kafka_offset batch rejected_reason raw_key raw_value headers".split()
+RESERVED = (
+    *("event_time", "known_time", "event_date", "batch", "rejected_reason", "raw_key", "raw_value", "headers"),
+    *("topic", "topic_epoch", "kafka_partition", "kafka_offset"),
 )
 """Columns that ingest adds to each event; a field can't have one of these names."""
 
@@ -113,7 +114,7 @@ class Spine:
         self.source.field(self.key)
         if self.at != self.source.event_time:
             raise ValueError(
-                f"the spine counts from {self.at!r}, but the event time of {self.source.name!r} is {self.source.event_time!r}: use that."
+                f"the spine counts from {self.at!r}: use the event time of {self.source.name!r}, {self.source.event_time!r}."
             )
         _unique("columns of the spine", [column.name for column in self.columns])
         for column in self.columns:
@@ -200,9 +201,10 @@ class Dimension:
         for name in self.entity:
             self.source.field(name)
         for name in self.fields:
-            if self.source.field(name).type not in ("int64", "float64"):
+            type_ = self.source.field(name).type
+            if type_ not in ("int64", "float64"):
                 raise ValueError(
-                    f"dimension {self.name!r} takes {name!r}, which is {self.source.field(name).type}: only int64 and float64 become inputs."
+                    f"dimension {self.name!r} takes {name!r}, which is {type_}: only int64 and float64 become inputs."
                 )
 
     @property

@@ -53,7 +53,7 @@ def split(pipeline: Pipeline, last: date, oldest: date) -> Parts:
     if training_start >= training_end:
         raise DataError(
             f"{pipeline.name} has no day to train on at the end of {last}: its examples begin on {oldest}, and "
-            f"{rule.holdout.days} days of holdout, {rule.validation.days} of validation and {3 * gap.days} of embargo leave none. "
-            "Compute features of earlier days first."
+            f"{rule.holdout.days} days of holdout, {rule.validation.days} of validation and {3 * gap.days} of embargo leave none."
+            " Compute features of earlier days first."
         )
     return Parts(Interval(training_start, training_end), validation, holdout)

@@ -42,9 +42,7 @@ class Field:
         _one_of(f"type of field {self.name!r}", self.type, FIELD_TYPES)
         _one_of(f"time_unit of field {self.name!r}", self.time_unit, TIME_UNITS)
         if self.name in RESERVED:
-            raise ValueError(
-                f"field {self.name!r} has the name of a column that ingest adds; rename it. Reserved: {', '.join(sorted(RESERVED))}."
-            )
+            raise ValueError(f"field {self.name!r} is a column that ingest adds; rename it. Reserved: {', '.join(RESERVED)}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,90 @@
+"""A wrong declaration fails when it is made, with the value, the rule and what is near."""
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import pipelines
+from pipelines.declare import Aggregate, Column, Field, Pipeline, Training, days, hours
+
+PIPELINE = pipelines.load("flight_delays")
+
+
+@pytest.mark.parametrize("name", pipelines.names())
+def test_each_pipeline_loads_and_its_inputs_are_distinct(name: str) -> None:
+    pipeline = pipelines.load(name)
+    inputs = [*pipeline.categories, *pipeline.numbers]
+    assert len(inputs) == len(set(inputs)) > 0
+    assert pipeline.sources[0] == pipeline.spine.source
+
+
+def test_inputs_follow_the_columns_of_the_examples() -> None:
+    assert PIPELINE.categories == ("carrier", "origin", "destination", "aircraft", "departure_hour", "weekday")
+    assert PIPELINE.numbers[:5] == ("departure_minute", "duration_minutes", "distance_miles", "seats", "aircraft_year")
+    assert PIPELINE.numbers[5:9] == (
+        "origin_flights_1d",
+        "origin_late_rate_1d",
+        "origin_mean_delay_1d",
+        "origin_cancelled_rate_1d",
+    )
+    assert PIPELINE.numbers[-1] == "weather_visibility_miles"
+
+
+def changed(part: str, **values: Any) -> Pipeline:
+    """The pipeline with other values in one of its parts."""
+    return dataclasses.replace(PIPELINE, **{part: dataclasses.replace(getattr(PIPELINE, part), **values)})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: Field("Name"), "small letters"),
+        (lambda: Field("n", "int"), "did you mean 'int64'"),
+        (lambda: Field("kafka_offset"), "a column that ingest adds"),
+        (lambda: Field("n", "timestamp", time_unit="minutes"), "known: iso, s, ms, us, ns"),
+        (lambda: Column("hour", sql="hour(x)"), "its type must be said"),
+        (lambda: Aggregate("n", "median", "x"), "known: count, sum, mean, rate"),
+        (lambda: Aggregate("n", "count", "x"), "count takes no expression"),
+        (lambda: Aggregate("n", "mean"), "the others need one"),
+        (lambda: dataclasses.replace(PIPELINE.spine.source, event_time="flight_id"), "a required timestamp"),
+        (lambda: dataclasses.replace(PIPELINE.spine.source, event_id="aircraft"), "a required field"),
+        (lambda: dataclasses.replace(PIPELINE.spine.source, event_id="flihgt_id"), "did you mean 'flight_id'"),
+        (lambda: changed("spine", key="fligth_id"), "did you mean 'flight_id'"),
+        (lambda: changed("spine", at="scheduled_arrival"), "use the event time"),
+        (lambda: changed("label", horizon=hours(30)), "whole days"),
+        (lambda: changed("label", lateness=hours(-1)), "can't be negative"),
+        (lambda: changed("promotion", metric="auc"), "known: log_loss, average_precision"),
+        (lambda: changed("promotion", confidence=95), "between 0 and 1"),
+        (lambda: changed("training", ranks=3), "the ranks must divide the shards"),
+        (lambda: changed("training", epochs=0), "at least 1"),
+        (lambda: changed("training", dropout=1.0), "less than 1"),
+        (lambda: dataclasses.replace(PIPELINE.features[0], windows=(hours(6),)), "whole days"),
+        (lambda: dataclasses.replace(PIPELINE.features[0], windows=(days(7), days(7))), "twice"),
+        (lambda: dataclasses.replace(PIPELINE.features[0], entity=("carier",)), "did you mean 'carrier'"),
+        (lambda: dataclasses.replace(PIPELINE.dimensions[0], fields=("origin",)), "only int64 and float64"),
+        (lambda: dataclasses.replace(PIPELINE, lateness=days(1)), "less than a day"),
+        (lambda: dataclasses.replace(PIPELINE, last_day=PIPELINE.first_day - days(1)), "before it begins"),
+        (lambda: dataclasses.replace(PIPELINE, features=(PIPELINE.features[0], PIPELINE.features[0])), "twice"),
+    ],
+)
+def test_wrong_declarations_say_what_is_wrong(wrong: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        wrong()
+
+
+def test_two_sources_of_one_name_are_refused() -> None:
+    other = dataclasses.replace(PIPELINE.label.source, topic="elsewhere")
+    with pytest.raises(ValueError, match="two sources called 'flights_landed'"):
+        changed("label", source=other)
+
+
+def test_unknown_pipelines_are_refused_with_what_is_near() -> None:
+    with pytest.raises(ValueError, match="did you mean 'flight_delays'"):
+        pipelines.load("flight_delay")
+
+
+def test_a_day_is_a_day() -> None:
+    assert days(2) == timedelta(days=2) and hours(3) == timedelta(hours=3)
+    assert Training(every=days(1), days=days(1), validation=days(1), holdout=days(1)).ranks == 2

@@ -1,7 +1,7 @@
 """The JVM's libraries, pinned in jars.toml and fetched once for all clones on a machine. `python -m jobs.jars` gets them all.
 
-Spark's own resolver fetches, so no Maven has to be installed. It needs Java and takes 20 to 40 s for a set; later calls only list
-a folder of `~/.cache/penstock/jars`. A company's mirror of Maven Central is named by `DEFAULT_ARTIFACT_REPOSITORY`, which Spark reads.
+Spark's own resolver fetches, so no Maven has to be installed. It needs Java and takes 20 to 40 s for a set; later calls only
+list a folder of `~/.cache/penstock/jars`. `DEFAULT_ARTIFACT_REPOSITORY`, which Spark reads, names a mirror of Maven Central.
 """
 
 import contextlib
@@ -146,8 +146,8 @@ def _resolve(jars: JarSet, work: Path) -> list[Path]:
     resolved = sorted((work / "jars").glob("*.jar"))
     if status != 0 or not resolved:
         raise RetryError(
-            f"The jars of {jars.name!r} ({', '.join(jars.coordinates)}) could not be fetched from Maven Central: check the network, "
-            f"or name a mirror in DEFAULT_ARTIFACT_REPOSITORY, and try again; the resolver's words are in {log}."
+            f"The jars of {jars.name!r} ({', '.join(jars.coordinates)}) could not be fetched from Maven Central: check the "
+            f"network, or name a mirror in DEFAULT_ARTIFACT_REPOSITORY, and try again; the resolver's words are in {log}."
         )
     return resolved
 

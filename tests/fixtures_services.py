@@ -26,7 +26,7 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def airflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Airflow over the project's DAGs, as the address of its page. Its state folder is `airflow_state`'s."""
+    """Airflow over the project's DAGs, as the address of its page."""
     yield from _served(tmp_path_factory.mktemp("airflow"), "airflow", "AIRFLOW_URL")
 
 

@@ -1,4 +1,4 @@
-"""The embedded services for a laptop: a Kafka broker, an MLflow server and Airflow. `penstock up`, `penstock down`, `penstock demo`."""
+"""The embedded services for a laptop, a Kafka broker, an MLflow server and Airflow: `penstock up`, `down` and `demo`."""
 
 import argparse
 

@@ -22,7 +22,7 @@ USER = "admin"
 
 COMPONENTS = {
     "airflow-api": ("api-server",),
-    # Logs are files of this machine, which the page reads by itself: no need for the two servers that hand them to other machines.
+    # Logs are files of this machine, which the page reads by itself: no need for two servers that hand them to other machines.
     "airflow-scheduler": ("scheduler", "--skip-serve-logs"),
     "airflow-dags": ("dag-processor",),
     "airflow-triggerer": ("triggerer", "--skip-serve-logs"),
@@ -66,10 +66,10 @@ def environment(state: Path, port: int, dags: Path = PROJECT / "dags") -> dict[s
         "triggerer": {"capacity": "100"},
         "usage_data_collection": {"enabled": "False"},
     }
-    named = {
-        f"AIRFLOW__{section.upper()}__{key.upper()}": value for section, keys in settings.items() for key, value in keys.items()
-    }
-    return {"AIRFLOW_HOME": str(home), "SCARF_ANALYTICS": "false", "DO_NOT_TRACK": "true", **named}
+    variables = {"AIRFLOW_HOME": str(home), "SCARF_ANALYTICS": "false", "DO_NOT_TRACK": "true"}
+    for section, keys in settings.items():
+        variables |= {f"AIRFLOW__{section}__{key}".upper(): value for key, value in keys.items()}
+    return variables
 
 
 def prepare(state: Path, variables: Mapping[str, str]) -> dict[str, list[str]]:

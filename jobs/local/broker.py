@@ -1,7 +1,9 @@
 """A real Kafka broker: one node that is its own controller (KRaft), in one small JVM, on loopback."""
 
 import base64
+import logging
 import os
+import socket
 import subprocess
 import uuid
 from pathlib import Path
@@ -11,8 +13,8 @@ from jobs.errors import RetryError, UsageError
 from jobs.local.java import java
 from jobs.local.ports import HOST, Ports
 
-# In all about 350 MB of memory: the heap, and what the JVM itself needs. C1 alone starts in half the time, and a laptop's broker
-# is never busy long enough for C2 to pay.
+# At most about 400 MB in all: the heap, and what the JVM itself needs. C1 alone makes the start cheaper, and a laptop's broker is
+# never busy long enough for C2 to pay.
 JVM = (
     "-Xms128m",
     "-Xmx256m",
@@ -28,8 +30,8 @@ def command(main: str, *arguments: str) -> list[str]:
     """A call of one of Kafka's main classes, with the small JVM's options."""
     # Spark's resolver leaves Scala's library out, so the wheel's serves.
     class_path = [*jars.fetch("kafka"), *jars.wheel_jars().glob("scala-library-*.jar")]
-    logging = ("-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS")
-    return [java(), *JVM, *logging, "-Djava.awt.headless=true", "-cp", os.pathsep.join(map(str, class_path)), main, *arguments]
+    dated = ("-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS")
+    return [java(), *JVM, *dated, "-Djava.awt.headless=true", "-cp", os.pathsep.join(map(str, class_path)), main, *arguments]
 
 
 def prepare(state: Path, ports: Ports) -> list[str]:
@@ -74,7 +76,7 @@ def properties(data: Path, ports: Ports) -> dict[str, object]:
         # A misspelt topic is an error, not an empty topic. One partition where nobody says more.
         "auto.create.topics.enable": "false",
         "num.partitions": 1,
-        # A single node: what Kafka keeps for itself has one copy, in few partitions, since each costs files and time at the start.
+        # A single node: what Kafka keeps for itself has one copy, in few partitions, since each costs files and time.
         "default.replication.factor": 1,
         "min.insync.replicas": 1,
         "offsets.topic.replication.factor": 1,
@@ -100,9 +102,14 @@ def properties(data: Path, ports: Ports) -> dict[str, object]:
 
 def ready(port: int) -> bool:
     """Whether the broker answers for itself as a member of its cluster."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        if probe.connect_ex((HOST, port)) != 0:
+            return False
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
+    logging.getLogger("kafka").setLevel(logging.WARNING)  # At the level "info" it tells of each connection.
     try:
         admin = KafkaAdminClient(bootstrap_servers=f"{HOST}:{port}", request_timeout_ms=3000, bootstrap_timeout_ms=2000)
     except (KafkaError, OSError):

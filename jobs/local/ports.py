@@ -23,7 +23,7 @@ class Ports:
 
     @classmethod
     def free(cls) -> "Ports":
-        """Ports that nobody listens on now, all different: for tests. Another process may still take one before its service does."""
+        """Ports that nobody listens on now, all different: for tests. Another process may still take one before it is used."""
         names = [field.name for field in dataclasses.fields(cls)]
         with contextlib.ExitStack() as open_sockets:
             sockets = [open_sockets.enter_context(socket.socket()) for _ in names]
@@ -31,19 +31,19 @@ class Ports:
                 listener.bind((HOST, 0))
             return cls(**{name: listener.getsockname()[1] for name, listener in zip(names, sockets, strict=True)})
 
-    def of(self, service: str) -> dict[str, int]:
-        """The listeners of a service, by the name of their port."""
+    def of(self, service: str) -> tuple[int, ...]:
+        """What a service listens on, the port for clients first."""
         names = ("kafka", "controller") if service == "kafka" else (service,)
-        return {name: getattr(self, name) for name in names}
+        return tuple(getattr(self, name) for name in names)
 
     def check(self, services: Iterable[str]) -> None:
         """Raises UsageError where one of the services' ports is taken, naming who holds it where that can be known."""
         for service in services:
-            for name, port in self.of(service).items():
+            for port in self.of(service):
                 if not _is_free(port):
                     raise UsageError(
-                        f"Port {port}, which the embedded {service} needs{' for its controller' if name == 'controller' else ''}, "
-                        f"is taken by {_holder(port)}: stop that, or start without this service (`penstock up --only …`)."
+                        f"Port {port}, which the embedded {service} needs, is taken by {_holder(port)}: "
+                        "stop that, or start without this service (`penstock up --only …`)."
                     )
 
 
@@ -59,9 +59,11 @@ def _is_free(port: int) -> bool:
 
 
 def _holder(port: int) -> str:
-    """Who listens on a port, in words. Other users' processes are only seen by root."""
-    import psutil
-
+    """Who listens on a port, in words. Other users' processes are only seen by root, and before the set-up nobody's."""
+    try:
+        import psutil
+    except ImportError:
+        return f"another process (`lsof -i :{port}` may name it)"
     with contextlib.suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
             if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN and connection.pid:

@@ -10,16 +10,17 @@ def up(job: Job) -> None:
     state = state_folder().resolve()
     endpoints = services.start(state, [name.strip() for name in job.options.only.split(",") if name.strip()])
     job.report["endpoints"] = endpoints
-    print(summary(endpoints))
-    print(f"logs      {state / 'logs'}\nstop with `make down` (the data stay in {state})")
+    if not job.options.json:
+        print(addresses(endpoints))
+        print(f"logs      {state / 'logs'}\nstop with `make down`; the data stay in {state}")
 
 
 def down(job: Job) -> None:
     """Stops what `up` started."""
-    services.stop(state_folder())
+    job.report["stopped"] = services.stop(state_folder())
 
 
-def summary(endpoints: dict[str, str]) -> str:
+def addresses(endpoints: dict[str, str]) -> str:
     """The addresses for a person to open, with the user and password of Airflow's page."""
     lines = []
     if "AIRFLOW_URL" in endpoints:

@@ -1,7 +1,7 @@
 """Starts and stops the embedded services: for `penstock up`, for the demo, and for the tests' fixtures.
 
-All that they keep lies in one state folder: `kafka/`, `mlflow/`, `airflow/` with their data, `lake/`, `logs/`, `run/` with a record of
-each process, and `endpoints.json` with the addresses.
+All that they keep lies in one state folder: `kafka/`, `mlflow/`, `airflow/` with their data, `lake/`, `logs/`, `run/` with a
+record of each process, and `endpoints.json` with the addresses.
 """
 
 import fcntl
@@ -23,6 +23,9 @@ from jobs.settings import PROJECT
 
 SERVICES = ("kafka", "mlflow", "airflow")
 
+ENDPOINTS = ("PENSTOCK_LAKE", "KAFKA_BOOTSTRAP_SERVERS", "MLFLOW_TRACKING_URI")
+"""What jobs read from the environment (jobs.settings)."""
+
 # Seconds for a service to answer: ten times what two idle cores take, since a laptop is seldom idle.
 PATIENCE = {"kafka": 90, "mlflow": 240, "airflow": 420}
 
@@ -41,9 +44,9 @@ class Plan:
 
 
 def say_aloud(line: str) -> None:
-    """Prints a line of progress, whole and at once, since several threads speak."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    """Prints a line of progress, whole and at once, since several threads speak; on stderr, since stdout is for results."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 def start(
@@ -58,14 +61,12 @@ def start(
 
     They outlive this process. `say` is told of each one as it becomes ready.
 
-    Raises UsageError for an unknown service or a taken port, before anything starts; RetryError where a service ends while it starts, or
-    is not ready in time: then those of this call are stopped again.
+    Raises UsageError for an unknown service or a taken port, before anything starts; RetryError where a service ends while it
+    starts, or is not ready in time: then those of this call are stopped again.
     """
     unknown = sorted(set(only) - set(SERVICES))
     if unknown or not only:
-        raise UsageError(
-            f"There is no embedded service called {', '.join(unknown) or '(nothing)'}: choose from {', '.join(SERVICES)}."
-        )
+        raise UsageError(f"No embedded service is called {', '.join(unknown) or '(nothing)'}: choose from {', '.join(SERVICES)}.")
     state = state.resolve()
     with _alone(state):
         running = _running(state)
@@ -73,13 +74,13 @@ def start(
         for name in [name for name in wanted if name in running]:
             say(f"{name} is already running on port {running[name][0].port}")
         missing = [name for name in wanted if name not in running]
+        # Where one component of Airflow died, the others are ended first, and all start anew.
+        process.end(record for name in missing for record in _records(state, name))
+        _forget(state, missing)
         ports = ports or Ports()
         ports.check(missing)
-        # Where half of Airflow died, the other half is ended first: four components that do not belong together help nobody.
-        process.end(record for name in missing for record in _records(state, name))
-        endpoints = _endpoints(
-            state, {name: records[0].port for name, records in running.items()} | {n: getattr(ports, n) for n in missing}
-        )
+        listening = {name: records[0].port for name, records in running.items()}
+        endpoints = _endpoints(state, listening | {name: getattr(ports, name) for name in missing})
         plans = [_plan(name, state, ports, endpoints, dags) for name in missing]
         try:
             # When one fails, or somebody presses Ctrl-C, waiting for the others is in vain.
@@ -99,19 +100,21 @@ def start(
         return endpoints
 
 
-def stop(state: Path, *, say: Callable[[str], None] = say_aloud) -> None:
-    """Ends what `start` began in this state folder and nothing else; again and again is fine."""
+def stop(state: Path, *, say: Callable[[str], None] = say_aloud) -> list[str]:
+    """Ends what `start` began in this state folder and nothing else, and returns the services' names; again and again is fine."""
     state = state.resolve()
-    if not state.is_dir():
+    if not (state / "run").is_dir():
         say("nothing is running")
-        return
+        return []
     with _alone(state):
-        records = [record for name in SERVICES for record in _records(state, name)]
-        process.end(records)
+        stopped = [name for name in SERVICES if _records(state, name)]
+        # Airflow first, since its tasks use the others. It has nothing to save, and its triggerer would take ten seconds.
+        process.end(_records(state, "airflow"), patience=4)
+        process.end([*_records(state, "kafka"), *_records(state, "mlflow")])
         _forget(state, SERVICES)
         (state / "endpoints.json").unlink(missing_ok=True)
-    names = sorted({record.name.partition("-")[0] for record in records})
-    say(f"stopped {', '.join(names)}" if names else "nothing is running")
+    say(f"stopped {', '.join(stopped)}" if stopped else "nothing is running")
+    return stopped
 
 
 def _plan(name: str, state: Path, ports: Ports, endpoints: Mapping[str, str], dags: Path) -> Plan:
@@ -135,12 +138,8 @@ def _plan(name: str, state: Path, ports: Ports, endpoints: Mapping[str, str], da
             )
         case _:
             # Tasks run `penstock …`, which finds the other services by these.
-            own = {
-                key: endpoints[key]
-                for key in ("PENSTOCK_LAKE", "KAFKA_BOOTSTRAP_SERVERS", "MLFLOW_TRACKING_URI")
-                if key in endpoints
-            }
-            variables = inherited | own | {"PENSTOCK_STATE": str(state)} | airflow_server.environment(state, ports.airflow, dags)
+            jobs = {key: endpoints[key] for key in ENDPOINTS if key in endpoints}
+            variables = inherited | jobs | {"PENSTOCK_STATE": str(state)} | airflow_server.environment(state, ports.airflow, dags)
             return Plan(
                 name=name,
                 port=ports.airflow,

@@ -1,0 +1,48 @@
+# Each target sets up what it needs first: Python 3.11, Java 17 or 21 and make are all a machine has to have.
+
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+UV := .penstock/bootstrap/bin/uv
+
+.PHONY: help setup setup-services lock up down demo check format test test-long clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: ## the environment from its locks, and the JVM's jars: minutes once, then nothing
+	@bin/setup
+
+setup-services:
+	@bin/setup --services
+
+lock: setup ## compile requirements.lock again from pyproject.toml, with hashes and no index named
+	$(UV) pip compile pyproject.toml --quiet --all-extras --group dev --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-header -o requirements.lock
+
+up: setup-services ## start Kafka, MLflow and Airflow on this machine, and leave them running
+	@$(BIN)/penstock up
+
+down: setup ## stop what `make up` started, and nothing else
+	@$(BIN)/penstock down
+
+demo: setup-services ## from real flights in Kafka to a promoted model, through Airflow
+	@$(BIN)/penstock demo
+
+check: setup ## lint, formatting and types; rewrites nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup ## rewrite the files as `make check` wants them
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+test: setup ## all tests but the long ones
+	$(BIN)/pytest -m "not long"
+
+test-long: setup ## the tests that take minutes each
+	$(BIN)/pytest -m long
+
+clean: ## stop the services, then delete the environment and all local data (the cache of jars stays)
+	@if [ -x $(BIN)/penstock ]; then $(BIN)/penstock down; fi
+	rm -rf .venv .penstock .pytest_cache .mypy_cache .ruff_cache

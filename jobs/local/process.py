@@ -11,7 +11,7 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -116,11 +116,18 @@ def _family(records: Sequence[Started]) -> list[psutil.Process]:
             family[process.pid] = process
             with contextlib.suppress(psutil.Error):
                 family.update({child.pid: child for child in process.children(recursive=True)})
+    family.update({process.pid: process for process in carriers(tokens)})
+    return [process for process in family.values() if _lives(process) and process.pid != os.getpid()]
+
+
+def carriers(tokens: Collection[str]) -> list[psutil.Process]:
+    """The living processes that carry one of the tokens: those started and all their descendants, whoever is the parent now."""
+    found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid not in family and process.environ().get(TOKEN) in tokens:
-                family[process.pid] = process
-    return [process for process in family.values() if _lives(process) and process.pid != os.getpid()]
+            if process.environ().get(TOKEN) in tokens and _lives(process):
+                found.append(process)
+    return found
 
 
 def _wait(processes: Sequence[psutil.Process], seconds: float) -> None:

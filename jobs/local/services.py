@@ -75,7 +75,7 @@ def start(
             say(f"{name} is already running on port {running[name][0].port}")
         missing = [name for name in wanted if name not in running]
         # Where one component of Airflow died, the others are ended first, and all start anew.
-        process.end(record for name in missing for record in _records(state, name))
+        process.end(record for name in missing for record in recorded(state, name))
         _forget(state, missing)
         ports = ports or Ports()
         ports.check(missing)
@@ -93,7 +93,7 @@ def start(
                     failed.set()
                     raise
         except BaseException:
-            process.end(record for name in missing for record in _records(state, name))
+            process.end(record for name in missing for record in recorded(state, name))
             _forget(state, missing)
             raise
         _publish(state, endpoints)
@@ -107,10 +107,10 @@ def stop(state: Path, *, say: Callable[[str], None] = say_aloud) -> list[str]:
         say("nothing is running")
         return []
     with _alone(state):
-        stopped = [name for name in SERVICES if _records(state, name)]
+        stopped = [name for name in SERVICES if recorded(state, name)]
         # Airflow first, since its tasks use the others. It has nothing to save, and its triggerer would take ten seconds.
-        process.end(_records(state, "airflow"), patience=4)
-        process.end([*_records(state, "kafka"), *_records(state, "mlflow")])
+        process.end(recorded(state, "airflow"), patience=4)
+        process.end([*recorded(state, "kafka"), *recorded(state, "mlflow")])
         _forget(state, SERVICES)
         (state / "endpoints.json").unlink(missing_ok=True)
     say(f"stopped {', '.join(stopped)}" if stopped else "nothing is running")
@@ -196,7 +196,7 @@ def _publish(state: Path, endpoints: Mapping[str, str]) -> None:
     part.rename(state / "endpoints.json")
 
 
-def _records(state: Path, service: str) -> list[process.Started]:
+def recorded(state: Path, service: str) -> list[process.Started]:
     """What was started for a service, whether it still lives or not."""
     paths = sorted((state / "run").glob(f"{service}*.json"))
     return [record for path in paths if (record := process.Started.read(path))]
@@ -204,8 +204,8 @@ def _records(state: Path, service: str) -> list[process.Started]:
 
 def _running(state: Path) -> dict[str, list[process.Started]]:
     """The services all of whose processes live."""
-    recorded = {name: _records(state, name) for name in SERVICES}
-    return {name: records for name, records in recorded.items() if records and all(record.process() for record in records)}
+    started = {name: recorded(state, name) for name in SERVICES}
+    return {name: records for name, records in started.items() if records and all(record.process() for record in records)}
 
 
 def _forget(state: Path, services: Sequence[str]) -> None:

@@ -1,0 +1,210 @@
+"""Records become rows or reasons, whatever lies beside them."""
+
+import json
+import random
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from jobs import record
+from jobs.decode import decode, events_schema
+from pipelines.declare import Field, Source
+
+
+def source(time_unit: str = "iso") -> Source:
+    return Source(
+        name="orders",
+        topic="orders",
+        event_time="at",
+        event_id="id",
+        fields=(
+            Field("id", required=True),
+            Field("at", "timestamp", required=True, time_unit=time_unit),  # type: ignore[arg-type]
+            Field("count", "int64"),
+            Field("price", "float64"),
+            Field("paid", "bool"),
+        ),
+    )
+
+
+def order(**changes: object) -> bytes:
+    return json.dumps({"id": "a", "at": "2013-04-01T10:00:00Z", "count": 1, "price": 2.5, "paid": True} | changes).encode()
+
+
+def outcome(value: bytes | None, of: Source | None = None) -> str | None:
+    """The reason for which a record between two good ones is rejected; None where it is read. The good ones must stay as they are."""
+    decoded = decode(of or source(), [order(id="before"), value, order(id="after")] if of is None else [value])
+    if of is None:
+        names = decoded.good.column("id").to_pylist()
+        assert (names[0], names[-1]) == ("before", "after")
+        assert decoded.index == ([0, 2] if decoded.rejected else [0, 1, 2])
+    return next(iter(decoded.rejected.values()), None)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "tombstone"),
+        (b"", "tombstone"),
+        (b" null ", "tombstone"),
+        (b"\xff\xfe" + order(), "not UTF-8"),
+        (b'{"id": "\xc3"}', "not UTF-8"),
+        (order()[:-1], "not JSON"),
+        (order() + order(), "not JSON"),
+        (order() + b"\n" + order(), "not JSON"),
+        (b"\xef\xbb\xbf" + order(), "not JSON"),
+        (b'{"id": "a\n"}', "not JSON"),
+        (b'{"x": 1},"y": {"x": 2}', "not JSON"),
+        (b'{"a":1}}\n{"i":2,"v":{"id":"z"}', "not JSON"),
+        (b'{"note": NaN, "id": "a", "at": "2013-04-01T10:00:00Z"}', "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"1", "not a JSON object"),
+        (b'"NaN"', "not a JSON object"),
+        (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"id": "\\ud800", "at": "2013-04-01T10:00:00Z"}', "not Unicode"),
+        (b'{"id": "a", "id": "b", "at": "2013-04-01T10:00:00Z"}', "repeated field id"),
+        (b'{"at": "2013-04-01T10:00:00Z"}', "missing required field id"),
+        (order(id=None), "missing required field id"),
+        (order(id=7), "wrong type in field id"),
+        (order(id={"x": 1}), "wrong type in field id"),
+        (order(count="1"), "wrong type in field count"),
+        (order(count=1.0), "wrong type in field count"),
+        (order(count=True), "wrong type in field count"),
+        (order(count=2**63), "integer out of range in field count"),
+        (order(count=327267367867168100000), "integer out of range in field count"),
+        (order().replace(b'"count": 1', b'"count": ' + b"9" * 5000), "integer out of range in field count"),
+        (order(price="2.5"), "wrong type in field price"),
+        (order(price=float("nan")), "not a finite number in field price"),
+        (order(price=float("-inf")), "not a finite number in field price"),
+        (order().replace(b"2.5", b"1e999"), "not a finite number in field price"),
+        (order(paid=1), "wrong type in field paid"),
+        (order(at=None), "missing required field at"),
+        (order(at=1364810400), "wrong type in field at"),
+        (order(at="2013-04-01T10:00:00"), "not an instant in field at"),
+        (order(at="2013-02-30T10:00:00Z"), "not an instant in field at"),
+        (order(at="yesterday"), "not an instant in field at"),
+        (order(at="1970-01-01T00:00:01Z"), "implausible time in field at"),
+        (order(at="9999-12-31T00:00:00Z"), "implausible time in field at"),
+    ],
+)
+def test_what_does_not_fit_has_its_reason_and_its_neighbours_stay(value: bytes | None, reason: str) -> None:
+    assert outcome(value) == reason
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        order(count=None, price=None, paid=None),
+        b'{"id": "a", "at": "2013-04-01T10:00:00Z"}',
+        order(price=3, note="NaN and {braces} and [more]", extra={"deep": [1, {"x": 2}]}),
+        order(count=1).replace(b", ", b",\n  "),
+        order(note="\u00e9\u4e2d\U0001f600", id="\U0001f600"),
+        order(huge=1).replace(b'"huge": 1', b'"huge": ' + b"9" * 5000),
+        b'{"x": 1, "x": 2, "id": "a", "at": "2013-04-01T10:00:00Z"}',
+    ],
+)
+def test_what_fits_is_read(value: bytes) -> None:
+    assert outcome(value) is None
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, 2**63 - 1, -(2**63), 0, -1])
+def test_integers_are_exact(number: int) -> None:
+    # Once by the block, once one by one because of the nested field.
+    for value in (order(count=number), order(count=number, extra={})):
+        assert decode(source(), [value]).good.column("count").to_pylist() == [number]
+
+
+@pytest.mark.parametrize(
+    ("unit", "at", "instant"),
+    [
+        ("iso", "2013-04-01T10:00:00Z", datetime(2013, 4, 1, 10, tzinfo=UTC)),
+        ("iso", "2013-04-01T01:00:00+05:30", datetime(2013, 3, 31, 19, 30, tzinfo=UTC)),
+        ("iso", "2013-04-01 01:00:00.25-0800", datetime(2013, 4, 1, 9, 0, 0, 250_000, tzinfo=UTC)),
+        ("iso", "2013-04-01T10:00:00.123456789Z", datetime(2013, 4, 1, 10, 0, 0, 123_456, tzinfo=UTC)),
+        ("s", 1364810400, datetime(2013, 4, 1, 10, tzinfo=UTC)),
+        ("ms", 1364810400001, datetime(2013, 4, 1, 10, 0, 0, 1_000, tzinfo=UTC)),
+        ("us", 1364810400000001, datetime(2013, 4, 1, 10, 0, 0, 1, tzinfo=UTC)),
+        ("ns", 1364810400000001999, datetime(2013, 4, 1, 10, 0, 0, 1, tzinfo=UTC)),
+        ("ms", 1364810400, None),
+        ("s", 1364810400000, None),
+        ("ns", 2**63 - 1, None),
+        ("s", 2**63 - 1, None),
+        ("s", -(2**63), None),
+    ],
+)
+def test_each_time_has_one_declared_unit(unit: str, at: object, instant: datetime | None) -> None:
+    for value in (order(at=at), order(at=at, extra={})):
+        decoded = decode(source(unit), [value])
+        assert decoded.good.column("at").to_pylist() == ([instant] if instant else [])
+        assert list(decoded.rejected.values()) == ([] if instant else ["implausible time in field at"])
+
+
+def test_any_bytes_are_read_as_one_by_one() -> None:
+    """The blocks' way and the strict way agree on every record, in good company and in bad."""
+    dice = random.Random(20130401)
+    of = source()
+    values: list[bytes | None] = [_mutated(dice) for _ in range(6_000)]
+    expected: dict[int, object] = {}
+    for number, value in enumerate(values):
+        try:
+            expected[number] = record.read(of, value)
+        except record.Unfit as reason:
+            expected[number] = str(reason)
+    assert 1_000 < sum(isinstance(known, tuple) for known in expected.values()) < 5_000
+    for size in (1, 7, 6_000):
+        for start in range(0, len(values) if size > 1 else 500, size):
+            decoded = decode(of, values[start : start + size])
+            rows = decoded.good.set_column(1, "at", decoded.good.column("at").cast(pa.int64())).to_pylist()
+            assert [*decoded.index] == sorted(decoded.index)
+            found: dict[int, object] = {start + i: tuple(row.values()) for i, row in zip(decoded.index, rows, strict=True)}
+            found |= {start + i: reason for i, reason in decoded.rejected.items()}
+            assert found == {i: expected[i] for i in range(start, min(start + size, len(values)))}
+            decoded.good.validate(full=True)
+
+
+def _mutated(dice: random.Random) -> bytes | None:
+    value = order(
+        id=dice.choice(["a", "\u00e9", "x" * 300, 'quote " and \\', "{", "}"]),
+        count=dice.choice([1, -5, 2**53 + 1, 2**63 - 1, None]),
+        price=dice.choice([0.1, -1e300, 7, None]),
+        at=dice.choice(["2013-04-01T10:00:00Z", "2013-04-01T10:00:00.5+01:00", "2013-12-31T23:59:59.999999999-11:00"]),
+    )
+    kind = dice.randrange(8)
+    if kind < 3:
+        return value
+    if kind == 3:
+        return bytes(dice.randrange(256) for _ in range(dice.randrange(20)))
+    pieces = [
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b",",
+        b":",
+        b'"',
+        b"\n",
+        b"\x00",
+        b"\xff",
+        b"NaN",
+        b"Inf",
+        b"-",
+        b"1",
+        b"e",
+        b".",
+        b"null",
+        b"\\u",
+        b" ",
+        b'"i":1',
+        b'"v":{',
+    ]
+    for _ in range(dice.randrange(1, 3)):
+        at = dice.randrange(len(value))
+        value = value[:at] + dice.choice(pieces) + value[at + dice.randrange(3) :]
+    return value
+
+
+def test_the_schema_has_the_declared_fields_first_and_the_partition_last() -> None:
+    names = events_schema(source()).names
+    assert names[:7] == ["id", "at", "count", "price", "paid", "event_time", "known_time"]
+    assert names[-1] == "event_date"

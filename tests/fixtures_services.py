@@ -6,7 +6,6 @@ A test that asks for one carries the mark that names it (`kafka`, `mlflow`, `air
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from jobs.local import process, services

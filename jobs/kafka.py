@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition  # noqa: TID253
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType  # noqa: TID253
 
 from jobs.errors import RetryError, UsageError
 from jobs.settings import endpoint
@@ -119,7 +119,7 @@ class Cluster:
         }
 
     def since(self, topic: Topic, milliseconds: int) -> dict[int, int]:
-        """For each partition the first offset whose timestamp is at least this, in milliseconds since 1970; its end where none is."""
+        """The first offset with at least this timestamp (milliseconds since 1970) in each partition; its end where none has."""
         found = self._offsets([topic], OffsetSpec.for_timestamp(milliseconds))
         ends = self._offsets([topic], OffsetSpec.latest())
         return {at.partition: offset if offset >= 0 else ends[at] for at, offset in found.items()}

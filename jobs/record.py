@@ -20,7 +20,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 EARLIEST = (datetime(1990, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
 LATEST = (datetime(2101, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
-"""Instants in [EARLIEST, LATEST), in microseconds since 1970, are plausible. Outside, a unit was taken for another, or a default for a value."""
+"""Instants in [EARLIEST, LATEST), in microseconds since 1970, are plausible.
+
+Outside, one unit was taken for another, or a default for a value."""
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 TOMBSTONE = "tombstone"
@@ -29,7 +31,7 @@ _instant = re.compile(INSTANT, re.ASCII)
 _surrogate = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-class Unfit(Exception):
+class Unfit(Exception):  # noqa: N818
     """The record does not fit; the message is the reason, a few fixed words and the field's name."""
 
 

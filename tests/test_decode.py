@@ -33,7 +33,7 @@ def order(**changes: object) -> bytes:
 
 
 def outcome(value: bytes | None, of: Source | None = None) -> str | None:
-    """The reason for which a record between two good ones is rejected; None where it is read. The good ones must stay as they are."""
+    """The reason for which a record between two good ones is rejected; None where it is read. The good ones must stay."""
     decoded = decode(of or source(), [order(id="before"), value, order(id="after")] if of is None else [value])
     if of is None:
         names = decoded.good.column("id").to_pylist()

@@ -1,0 +1,108 @@
+"""Rows of events as Parquet files under their table's folder, with what a commit has to say about each.
+
+A file holds one event day of one offset range. Nothing refers to it until it is committed: one that never is, is an orphan, which
+vacuum takes.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+_STATISTICS = ("event_time", "known_time", "kafka_partition", "kafka_offset")
+"""The columns by which readers skip files."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """A Parquet file, as its commit describes it."""
+
+    path: str
+    """Relative to the table."""
+    size: int
+    rows: int
+    event_date: date | None
+    """The partition; None for dead letters."""
+    modified: int
+    """Milliseconds since 1970."""
+    statistics: str
+    """Rows, and least, greatest and number of nulls of some columns, as JSON, as Delta has it."""
+
+
+class Folder:
+    """A table's folder, on a disk or in an object store."""
+
+    def __init__(self, table_uri: str) -> None:
+        self._uri = table_uri
+
+    @cached_property
+    def _place(self) -> tuple[fs.FileSystem, str]:
+        if "://" in self._uri:
+            return fs.FileSystem.from_uri(self._uri)  # type: ignore[no-any-return]
+        return fs.LocalFileSystem(), self._uri
+
+    def write(self, rows: pa.Table, *, prefix: str) -> list[Written]:
+        """Write rows, which have all columns of the table, one file for each event day."""
+        return [self._write(part, day, prefix) for day, part in _by_day(rows)]
+
+    def _write(self, rows: pa.Table, day: date | None, prefix: str) -> Written:
+        filesystem, base = self._place
+        folder = f"event_date={day or _NULL_FOLDER}"
+        path = f"{folder}/{prefix}-{uuid.uuid4().hex[:8]}.parquet"
+        if isinstance(filesystem, fs.LocalFileSystem):
+            Path(base, folder).mkdir(parents=True, exist_ok=True)
+        with filesystem.open_output_stream(f"{base}/{path}") as out:
+            pq.write_table(rows, out, compression="snappy")
+            size = out.tell()
+        return Written(
+            path=path, size=size, rows=len(rows), event_date=day, modified=int(time.time() * 1000), statistics=_statistics(rows)
+        )
+
+
+def _by_day(rows: pa.Table) -> Iterator[tuple[date | None, pa.Table]]:
+    """The rows of each event day, in their order, without the partition's column."""
+    days = rows.column("event_date").combine_chunks()
+    rest = rows.drop_columns(["event_date"])
+    if len(unique := pc.unique(days)) == 1:
+        yield unique[0].as_py(), rest
+        return
+    # Sorting once and slicing beats one filter for each of many days. Arrow's sort of several keys keeps offsets in order.
+    order = pc.sort_indices(
+        pa.table({"day": days, "offset": rows.column("kafka_offset")}), [("day", "ascending"), ("offset", "ascending")]
+    )
+    days, rest = days.take(order), rest.take(order)
+    start = 0
+    for run in pc.run_end_encode(days).run_ends.to_pylist():
+        yield days[start].as_py(), rest.slice(start, run - start)
+        start = run
+
+
+def _statistics(rows: pa.Table) -> str:
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name in _STATISTICS:
+        column = rows.column(name)
+        nulls[name] = column.null_count
+        if column.null_count < len(column):
+            ends = pc.min_max(column).as_py()
+            least[name], greatest[name] = _plain(ends["min"]), _plain(ends["max"])
+    return json.dumps({"numRecords": len(rows), "minValues": least, "maxValues": greatest, "nullCount": nulls})
+
+
+def _plain(value: Any) -> Any:
+    """Instants as Delta writes them."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value

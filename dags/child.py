@@ -75,7 +75,7 @@ class Child:
             yield _text(rest)
 
     def wait(self) -> int:
-        """The exit code once the process has ended by itself, or minus the signal that ended it; ends what it left in its group."""
+        """Its exit code once it has ended, or minus the signal that ended it; then ends what is left of its group."""
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         self.end()
         return self._process.wait()

@@ -112,7 +112,9 @@ def environment() -> dict[str, str]:
 
 def summary(report: Mapping[str, Any]) -> str:
     """A report in one line: its figures."""
-    shown = {key: value for key, value in report.items() if isinstance(value, str | int | float) and key not in ("run_id", "exit_code")}
+    shown = {
+        key: value for key, value in report.items() if isinstance(value, str | int | float) and key not in ("run_id", "exit_code")
+    }
     return "report: " + ", ".join(f"{key}={value}" for key, value in shown.items())
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 if (root := str(Path(__file__).resolve().parent.parent)) not in sys.path:
     sys.path.append(root)
 
-from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync  # noqa: E402
-from airflow.sdk import DAG, get_parsing_context  # noqa: E402
+from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
+from airflow.sdk import DAG, get_parsing_context
 
-import pipelines  # noqa: E402
-from dags.form import page, params  # noqa: E402
-from dags.job_operator import ExitCodePolicy, JobOperator  # noqa: E402
-from dags.schedule import PipelineDays  # noqa: E402
-from pipelines.declare import Pipeline  # noqa: E402
+import pipelines
+from dags.form import page, params
+from dags.job_operator import ExitCodePolicy, JobOperator
+from dags.schedule import PipelineDays
+from pipelines.declare import Pipeline
 
 # Two pipelines may read one source, and their runs of a day have the same id: the name tells their batches apart.
 RUN = ("--run-id", "{{ dag_run.dag_id }}/{{ run_id }}")

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STUBBORN = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"])
+child = subprocess.Popen(["sleep", "60"])
 open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}")
 print("ready", flush=True)
 time.sleep(60)
@@ -44,7 +44,8 @@ def gone(pid: int, within: float = 5.0) -> bool:
 
 def test_lines_of_both_outputs_come_in_order_and_the_exit_code_after_them() -> None:
     child = run(
-        "import os, sys; os.write(1, b'one\\ntwo\\r\\n'); os.write(2, b'three \\xff\\n'); os.write(1, b'last'); print(sys.stdin.read()); sys.exit(65)"
+        r"import os, sys; os.write(1, b'one\ntwo\r\n'); os.write(2, b'three \xff\n'); "
+        r"os.write(1, b'last'); print(sys.stdin.read()); sys.exit(65)"
     )
     assert list(child.lines()) == ["one", "two", "three \N{REPLACEMENT CHARACTER}", "last"]
     assert child.wait() == 65
@@ -74,7 +75,7 @@ def test_a_killed_job_ends_at_once_though_its_own_child_holds_the_output(tmp_pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent died")
-def test_no_twin_is_left_when_the_runner_is_killed(tmp_path: Path) -> None:
+def test_no_twin_is_left_when_the_runner_is_killed() -> None:
     runner = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT)!r})

@@ -62,7 +62,7 @@ def build(pipeline: Pipeline) -> DAG:
             arguments=(
                 *("resolve", name, *RUN),
                 *("--from", "{{ params['from'] or '' }}", "--to", "{{ params['to'] or '' }}"),
-                *("--run-start", "{{ data_interval_start or '' }}", "--run-end", "{{ data_interval_end or '' }}"),
+                *("--run-start", "{{ dag_run.data_interval_start or '' }}", "--run-end", "{{ dag_run.data_interval_end or '' }}"),
                 *("--run-type", "{{ dag_run.run_type.value }}", "--train", "{{ params['train'] }}"),
             ),
         )

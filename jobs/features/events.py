@@ -1,0 +1,74 @@
+"""The events that count: read at a pinned version, the needed days and columns alone, repeats left out.
+
+**Repeats.** An event is a repeat when another one with its id precedes it in (known time, partition, offset) and lies within
+`repeats_within` days of it, by the day it happened. So a pair of events decides it, whichever days a run covers, and
+what arrives later never makes an earlier one a repeat: a past day stands.
+"""
+
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as fn
+
+from jobs import batches
+from jobs.errors import UsageError
+from jobs.features.reach import Reach, epoch
+from pipelines.declare import Source
+
+POSITION = ("known_time", "topic_epoch", "kafka_partition", "kafka_offset")
+"""The order in which events count. It is total: no two events share a position."""
+CLOCKS = ("event_time", "known_time", "event_day", "known_day")
+"""Both clocks, and their days as whole numbers since 1970: `event_day` and `known_day`."""
+
+
+def read(spark: SparkSession, source: Source, version: int, reach: Reach, fields: Iterable[str]) -> DataFrame:
+    """The good events of the days `reach.read`, with the given fields, their clocks and their positions."""
+    frame = spark.read.format("delta").option("versionAsOf", version).load(batches.events_uri(source))
+    return (
+        frame.where(fn.col("event_date").between(fn.lit(reach.read.start), fn.lit(reach.read.last)))
+        .where("rejected_reason is null")
+        .withColumn("event_day", fn.unix_date("event_date"))
+        .withColumn("known_day", fn.unix_date(fn.to_date("known_time")))
+        .select(*dict.fromkeys((source.event_id, *fields, *CLOCKS, *POSITION)))
+    )
+
+
+def without_repeats(frame: DataFrame, source: Source, *, first: tuple[Column, ...] = ()) -> DataFrame:
+    """The events that are no repeats. `first` goes before the position in the order that decides."""
+    order = Window.partitionBy(source.event_id).orderBy(*first, *POSITION)
+    # A set of days, not of events: an id with very many repeats stays cheap.
+    earlier = fn.collect_set("event_day").over(order.rowsBetween(Window.unboundedPreceding, -1))
+    repeat = fn.exists("earlier", lambda day: fn.abs(day - fn.col("event_day")) <= source.repeats_within.days)
+    return frame.withColumn("earlier", earlier).where(~repeat).drop("earlier")
+
+
+def on_days(frame: DataFrame, reach: Reach) -> DataFrame:
+    """Only the events of the days that matter, once those around them have shown the repeats."""
+    return frame.where(fn.col("event_day").between(epoch(reach.days.start), epoch(reach.days.last)))
+
+
+def fields_in(source: Source, expressions: Iterable[str | None]) -> list[str]:
+    """The source's fields that SQL expressions may name: those whose name stands in them as a word."""
+    words = {word.lower() for text in expressions if text for word in re.findall(r"\w+", text)}
+    return [field.name for field in source.fields if field.name.lower() in words]
+
+
+def type_of(frame: DataFrame, sql: str, where: str) -> str:
+    """The type of a declared expression over the events. Raises UsageError where Spark can't make sense of it."""
+    try:
+        return str(frame.select(fn.expr(sql)).schema[0].dataType.simpleString())
+    except AnalysisException as failure:
+        raise UsageError(f"{where}: {sql!r} is no expression over the fields of its source: {reason(failure)}") from failure
+
+
+def reason(failure: AnalysisException) -> str:
+    """What Spark found wrong with an expression, without the plan that it stands in."""
+    return str(failure).splitlines()[0]
+
+
+def shift(instant: str, by: timedelta) -> Column:
+    """An instant, as SQL, moved by a fixed time."""
+    return fn.expr(f"timestampadd(MICROSECOND, {by // timedelta(microseconds=1)}L, {instant})")

@@ -1,0 +1,94 @@
+"""Writing a range of days to the lake: replaced as a whole, in one commit for each table."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from jobs import lake
+from jobs.errors import RetryError, UsageError
+from jobs.interval import Interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """The rows that a table shall hold for some days, and nothing else for these days."""
+
+    table: str
+    frame: DataFrame
+    partition: str
+    """The partition column: a date."""
+    days: Interval
+    """The days of the partition column that are replaced. A day without rows is empty afterwards."""
+    order: tuple[str, ...]
+    """How rows lie within a day."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Written:
+    """What a commit left in the table."""
+
+    version: int
+    rows: Mapping[date, int]
+    """Rows by day of the partition column; an empty day has no entry."""
+
+
+def write(output: Output, pipeline: str, *, run_id: str, inputs: Mapping[str, Any]) -> Written:
+    """Replace the days of the output in one commit.
+
+    Raises RetryError where a neighbour wrote one of the days at the same time, UsageError where the table has other
+    columns than the frame: a changed meaning gets a new name.
+    """
+    uri = lake.uri(pipeline, output.table)
+    _same_columns(uri, output.frame)
+    note = json.dumps({"run_id": run_id, "inputs": inputs, "days": str(output.days)}, sort_keys=True)
+    # The hint spreads by day: a small day is one file, and adaptive execution joins small days' tasks and splits large days.
+    spread = output.frame.hint("rebalance", output.partition).sortWithinPartitions(output.partition, *output.order)
+    writer = (
+        spread.write.format("delta")
+        .mode("overwrite")
+        .partitionBy(output.partition)
+        .option("replaceWhere", f"{output.partition} >= '{output.days.start}' AND {output.partition} < '{output.days.end}'")
+        .option("userMetadata", note)
+    )
+    try:
+        writer.save(uri)
+    except Exception as failure:
+        if "io.delta.exceptions" in str(failure) or "DELTA_CONCURRENT" in str(failure):
+            raise RetryError(f"another run wrote {uri}, {output.days}, at the same time. Run this one again.") from failure
+        raise
+    return _written(uri, output, note)
+
+
+def _same_columns(uri: str, frame: DataFrame) -> None:
+    table = lake.load(uri)
+    if table is None:
+        return
+    there = [field.name for field in table.schema().fields]
+    if sorted(there) != sorted(frame.columns):
+        missing = ", ".join(sorted(set(frame.columns) - set(there))) or "nothing"
+        extra = ", ".join(sorted(set(there) - set(frame.columns))) or "nothing"
+        raise UsageError(
+            f"{uri} was written by another declaration: it lacks {missing}, and {extra} is no longer declared. "
+            "Give the changed feature set or pipeline a new name, or move the old table away."
+        )
+
+
+def _written(uri: str, output: Output, note: str) -> Written:
+    """Our commit's version, by the note that it carries, and its rows by day, from the log alone."""
+    table = lake.load(uri)
+    assert table is not None
+    version = next(entry["version"] for entry in table.history() if entry.get("userMetadata") == note)
+    files = pa.table(lake.load(uri, version).get_add_actions(flatten=True))  # type: ignore[union-attr]
+    days = files.column(f"partition.{output.partition}").cast(pa.date32())
+    ours = pc.and_(pc.greater_equal(days, pa.scalar(output.days.start)), pc.less(days, pa.scalar(output.days.end)))
+    rows: Counter[date] = Counter()
+    for file in pa.table({"day": days, "rows": files.column("num_records")}).filter(ours).to_pylist():
+        rows[file["day"]] += file["rows"]
+    return Written(version=version, rows=rows)

@@ -1,0 +1,104 @@
+"""The Spark session: one a process, opened by whoever needs it first.
+
+`SPARK_MASTER` names a cluster, `SPARK_REMOTE` a Spark Connect server; without them Spark runs inside this process, on
+all cores, tuned for what a laptop holds: the settings below say what each one saves.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs import jars
+from jobs.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVERYWHERE = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # The only clock of the lake.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    # A long that overflows, or a cast that fails, ends the job instead of becoming null.
+    "spark.sql.ansi.enabled": "true",
+    # The default of 50 tasks for each look at a table's log is for logs of millions of files.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # Else listing or vacuuming a table starts up to 10,000 tasks.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Tables are named by path alone: no Hive metastore, whose start costs seconds and leaves files behind.
+    "spark.sql.catalogImplementation": "in-memory",
+}
+"""What every session has, wherever it runs."""
+
+# Short jobs spend their time in loading and compiling code. The first compiler alone and the serial collector took a
+# third of the CPU seconds of the defaults for opening a session and writing and reading one small table.
+JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+
+
+@contextmanager
+def session(name: str = "penstock") -> "Iterator[SparkSession]":
+    """The process's session: the one that is open already, or a new one that ends with the block.
+
+    Raises UsageError where Spark can't start here.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-spark-") as scratch:
+        opened = _open(name, Path(scratch))
+        try:
+            yield opened
+        finally:
+            opened.stop()
+
+
+def _open(name: str, scratch: Path) -> "SparkSession":
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    # py4j tells of each closed connection while Spark stops.
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    builder: Any = SparkSession.builder.appName(name)
+    if not os.environ.get("SPARK_REMOTE"):
+        for key, value in _settings(os.environ.get("SPARK_MASTER") or "local[*]", scratch).items():
+            builder = builder.config(key, value)
+    try:
+        opened: SparkSession = builder.getOrCreate()
+    except PySparkRuntimeError as failure:
+        raise UsageError(f"Spark did not start ({failure}). It needs Java 17 or 21: install one, or set JAVA_HOME.") from failure
+    if os.environ.get("SPARK_REMOTE"):
+        opened.conf.set("spark.sql.session.timeZone", "UTC")
+    else:
+        opened.sparkContext.setLogLevel("ERROR")
+    return opened
+
+
+def _settings(master: str, scratch: Path) -> dict[str, str]:
+    """The configuration of a session that this process starts."""
+    files = [str(path) for path in jars.fetch("spark")]
+    settings = EVERYWHERE | {"spark.master": master, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
+    if not master.startswith("local"):
+        return settings | {"spark.jars": ",".join(files)}
+    # A desktop's host name may lead to an address that is gone with the next network.
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    cores = os.cpu_count() or 1
+    return settings | {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1536m",
+        # On the JVM's own class path, they are neither copied nor served to executors.
+        "spark.driver.extraClassPath": ":".join(files),
+        "spark.driver.extraJavaOptions": " ".join((*JVM, f"-Dderby.system.home={scratch}")),
+        "spark.local.dir": str(scratch),
+        "spark.sql.shuffle.partitions": str(cores),
+    }

@@ -145,9 +145,9 @@ import json, sys, time
 import airflow.sdk, airflow.plugins_manager, airflow.serialization.serialized_objects
 import airflow.providers.standard.sensors.date_time
 from airflow.dag_processing.dagbag import DagBag
-before, began = set(sys.modules), time.perf_counter()
+before, began = set(sys.modules), time.process_time()
 bag = DagBag({str(ROOT / "dags")!r})
-print(json.dumps([time.perf_counter() - began, len(bag.dags), sorted(set(sys.modules) - before)]), file=open(sys.argv[1], "w"))
+print(json.dumps([time.process_time() - began, len(bag.dags), sorted(set(sys.modules) - before)]), file=open(sys.argv[1], "w"))
 """
     subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "out")], check=True, stdin=subprocess.DEVNULL, capture_output=True

@@ -76,7 +76,7 @@ class Scorer:
 
 def versions(pipeline: Pipeline) -> list[Version]:
     """The registered versions, the oldest first; empty where there is none. Versions that others registered are left out."""
-    with _answering() as client:
+    with answering() as client:
         found = []
         token = None
         while True:
@@ -103,7 +103,7 @@ def of_run(pipeline: Pipeline, run_id: str) -> Version | None:
 
 def champion_alias(pipeline: Pipeline) -> int | None:
     """The version that the alias `champion` names, or None. The truth is the promotions table; this follows it."""
-    with _answering() as client:
+    with answering() as client:
         model = _model(client, pipeline)
     number = model.aliases.get(ALIAS) if model is not None else None
     return int(number) if number is not None else None
@@ -111,13 +111,13 @@ def champion_alias(pipeline: Pipeline) -> int | None:
 
 def set_champion_alias(pipeline: Pipeline, number: int) -> None:
     """Let the alias `champion` name a version."""
-    with _answering() as client:
+    with answering() as client:
         client.set_registered_model_alias(pipeline.name, ALIAS, str(number))
 
 
 def load(pipeline: Pipeline, number: int) -> Scorer:
     """A version, ready to score. Raises DataError where the registry has no such version."""
-    with _answering(), tempfile.TemporaryDirectory(prefix="penstock-model-") as folder:
+    with answering(), tempfile.TemporaryDirectory(prefix="penstock-model-") as folder:
         import mlflow.pyfunc
         from mlflow.exceptions import MlflowException
 
@@ -141,7 +141,7 @@ def register(pipeline: Pipeline, *, model_uri: str, mlflow_run_id: str, tags: di
     earlier = of_run(pipeline, tags["run_id"])
     if earlier is not None:
         return earlier.number
-    with _answering() as client:
+    with answering() as client:
         if _model(client, pipeline) is None:
             _create(client, pipeline)
         made = client.create_model_version(
@@ -150,7 +150,7 @@ def register(pipeline: Pipeline, *, model_uri: str, mlflow_run_id: str, tags: di
     first = of_run(pipeline, tags["run_id"])
     assert first is not None
     if first.number != int(made.version):
-        with _answering() as client:
+        with answering() as client:
             client.delete_model_version(pipeline.name, made.version)
     return first.number
 
@@ -185,7 +185,7 @@ def _model_id(model_uri: str) -> str | None:
 
 
 @contextlib.contextmanager
-def _answering() -> Iterator[Any]:
+def answering() -> Iterator[Any]:
     """An MLflow client; within, a server that is away or overloaded becomes a RetryError."""
     connect()
     from mlflow import MlflowClient

@@ -111,8 +111,8 @@ def commit(pipeline: Pipeline, planned_on: History, decisions: list[Decision], *
     uri = promotions_uri(pipeline)
     table = planned_on.table
     if table is None:
-        # The first decision creates the table, empty, in a commit of its own; the neighbour's creation serves as well.
-        DeltaTable.create(uri, PROMOTIONS, mode="ignore")
+        # The first decision creates the table, empty, in a commit of its own; a neighbour's creation serves as well.
+        lake.create(uri, PROMOTIONS)
         table = DeltaTable(uri)
         if table.transaction_version(app) is not None:
             return False
@@ -142,7 +142,7 @@ def mend(pipeline: Pipeline) -> dict[str, Any]:
 
     The table is read again after each change, since a neighbour's decision may have come between: whoever writes the
     alias last has compared it afterwards. Returns `alias` (what it names now) and, where it differed, `was`, and whether
-    that was `moved_by_another_hand` rather than left behind by a promotion that ended before the alias.
+    that was `unexpected`: not the champion before the last promotion, which a promotion that ended too early leaves behind.
 
     Raises RetryError where the registry is away, or decisions keep coming.
     """
@@ -158,18 +158,18 @@ def mend(pipeline: Pipeline) -> dict[str, Any]:
                     pipeline.name,
                     alias,
                 )
-                report = {"was": alias, "moved_by_another_hand": True}
+                report = {"was": alias, "unexpected": True}
             return {"alias": alias, **report}
-        foreign = alias != newest.champion
-        if foreign:
+        unexpected = alias != newest.champion
+        if unexpected:
             log.warning(
-                "the alias %r of %s named %s, and the decisions say version %d: another hand moved it; it is set back",
+                "the alias %r of %s named %s, and the decisions say version %d: another hand, or promotions met; it is set right",
                 registry.ALIAS,
                 pipeline.name,
                 "nothing" if alias is None else f"version {alias}",
                 newest.candidate,
             )
-        report = report or {"was": alias, "moved_by_another_hand": foreign}
+        report = report or {"was": alias, "unexpected": unexpected}
         registry.set_champion_alias(pipeline, newest.candidate)
     raise RetryError(f"the champion of {pipeline.name} changed {TRIES} times while its alias was set. Run this one again.")
 

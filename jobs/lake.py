@@ -43,6 +43,24 @@ def query(table: DeltaTable, sql: str) -> pa.Table:
     return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
 
 
+def create(table_uri: str, schema: pa.Schema, *, partition_by: Sequence[str] = ()) -> None:
+    """Make the table, empty, where there is none. Of two at once one makes it, and both have it.
+
+    delta-rs's own retry would repeat the loser's creation as version 1, and refuse whoever writes meanwhile ("Metadata changed").
+    """
+    try:
+        DeltaTable.create(
+            table_uri,
+            schema,
+            mode="ignore",
+            partition_by=list(partition_by) or None,
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+    except CommitFailedError:
+        if load(table_uri) is None:
+            raise
+
+
 def append(table_uri: str, rows: pa.Table, *, partition_by: Sequence[str] = ()) -> int:
     """Append rows, creating the table where there is none. Returns the version that holds them."""
     write_deltalake(table_uri, rows, mode="append", partition_by=list(partition_by) or None)
@@ -57,9 +75,8 @@ def replace(
     Raises RetryError where a neighbour changed the same part at the same time. Returns the version that holds them.
     """
     properties: Any = CommitProperties(custom_metadata=metadata) if metadata else None
+    create(table_uri, rows.schema, partition_by=partition_by)
     try:
-        if load(table_uri) is None:
-            write_deltalake(table_uri, rows.slice(0, 0), mode="append", partition_by=list(partition_by))
         write_deltalake(
             table_uri, rows, mode="overwrite", predicate=where, partition_by=list(partition_by), commit_properties=properties
         )

@@ -45,7 +45,7 @@ def run(job: Job) -> None:
 
 
 def decide(pipeline: Pipeline, run_id: str) -> History:
-    """Decide about each version that waits. Returns the history in which all are decided.
+    """Decide about each version that waits. Returns the history with the decisions.
 
     A commit that lost a race is planned again on what the winner left; one whose answer was lost is found in the history.
     Raises RetryError where the race is lost again and again, or the registry is away.
@@ -55,7 +55,8 @@ def decide(pipeline: Pipeline, run_id: str) -> History:
         waiting = [version for version in registry.versions(pipeline) if version.number not in history.decided]
         if not waiting:
             return history
-        champion.commit(pipeline, history, plan(pipeline, history, waiting, run_id), run_id=run_id)
+        if champion.commit(pipeline, history, plan(pipeline, history, waiting, run_id), run_id=run_id):
+            return champion.history(pipeline)
     raise RetryError(f"{champion.TRIES} decisions on {pipeline.name} lost to other promotions. Run this one again.")
 
 

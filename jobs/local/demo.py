@@ -12,11 +12,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
+import pipelines
 from jobs.command import Job
 from jobs.errors import JobError, UsageError
-from jobs.interval import DAY, Interval
+from jobs.interval import Interval
 from jobs.local import airflow_server, services, summary
 from jobs.local.airflow_api import FINISHED, Airflow
 from jobs.settings import state_folder
@@ -60,14 +60,17 @@ def run(job: Job) -> None:
     state = state_folder().resolve()
     clock = Clock()
     _begin_anew(state, clock)
+    pipeline = pipelines.load(PIPELINE)
     try:
-        airflow = _start(state, clock)
-        runs = _drive(airflow, state, clock)
-        job.report.update(summary.collect(state, airflow, PIPELINE, runs, clock.steps))
+        endpoints = _start(state, clock)
+        password = airflow_server.password_in(endpoints["AIRFLOW_PASSWORD_FILE"])
+        airflow = Airflow(endpoints["AIRFLOW_URL"], airflow_server.USER, password)
+        found = summary.collect(pipeline, airflow, _drive(airflow, clock))
+        table = summary.table(found, summary.places(endpoints, state), clock.steps)
     finally:
         services.stop(state, say=clock.say)
-    job.report["seconds_in_all"] = round(time.monotonic() - clock.began, 1)
-    table = summary.table(job.report)
+    clock.say("done")
+    job.report.update(found, steps=clock.steps)
     (state / "demo.txt").write_text(table)
     print(f"\n{table}\nLook around with `make up`, which starts the services again over these data; `make down` stops them.")
 
@@ -91,7 +94,7 @@ def _begin_anew(state: Path, clock: Clock) -> None:
     marker.write_text("{}\n")
 
 
-def _start(state: Path, clock: Clock) -> Airflow:
+def _start(state: Path, clock: Clock) -> dict[str, str]:
     """Start everything; the replay runs as soon as the broker is there."""
     since = time.monotonic()
     services.start(state, ["kafka"], say=clock.say)
@@ -99,8 +102,8 @@ def _start(state: Path, clock: Clock) -> Airflow:
         rest = pool.submit(services.start, state, ["mlflow", "airflow"], say=clock.say)
         _replay(FIRST_KNOWN, MONTHS.last, clock, "replay of three months")
         endpoints = rest.result()
-    clock.took("services and replay", since)
-    return Airflow(endpoints["AIRFLOW_URL"], airflow_server.USER, airflow_server.password_in(endpoints["AIRFLOW_PASSWORD_FILE"]))
+    clock.took("start of the services", since)
+    return endpoints
 
 
 def _replay(first: date, last: date, clock: Clock, step: str) -> None:
@@ -115,7 +118,7 @@ def _replay(first: date, last: date, clock: Clock, step: str) -> None:
     clock.say(f"{step}: in Kafka after {time.monotonic() - since:.0f} s")
 
 
-def _drive(airflow: Airflow, state: Path, clock: Clock) -> dict[str, str]:
+def _drive(airflow: Airflow, clock: Clock) -> dict[str, str]:
     """The range run, then the two scheduled runs. Returns their ids by name.
 
     Each day is replayed while the run before it computes, after that one's ingest. Its own run can't start earlier: the

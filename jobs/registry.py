@@ -110,25 +110,17 @@ def champion_alias(pipeline: Pipeline) -> int | None:
 
 
 def set_champion_alias(pipeline: Pipeline, number: int) -> None:
-    """Let the alias `champion` name a version."""
-    with answering() as client:
+    """Let the alias `champion` name a version. Raises DataError where the registry has no such version."""
+    with answering() as client, _existing(pipeline, number):
         client.set_registered_model_alias(pipeline.name, ALIAS, str(number))
 
 
 def load(pipeline: Pipeline, number: int) -> Scorer:
     """A version, ready to score. Raises DataError where the registry has no such version."""
-    with answering(), tempfile.TemporaryDirectory(prefix="penstock-model-") as folder:
+    with answering(), _existing(pipeline, number), tempfile.TemporaryDirectory(prefix="penstock-model-") as folder:
         import mlflow.pyfunc
-        from mlflow.exceptions import MlflowException
 
-        try:
-            model = mlflow.pyfunc.load_model(f"models:/{pipeline.name}/{number}", dst_path=folder)
-        except MlflowException as failure:
-            if failure.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            raise DataError(
-                f"the registry has no version {number} of {pipeline.name}: it was deleted. Train again, or go back."
-            ) from failure
+        model = mlflow.pyfunc.load_model(f"models:/{pipeline.name}/{number}", dst_path=folder)
     return Scorer(pipeline=pipeline, number=number, model=model)
 
 
@@ -182,6 +174,21 @@ def _model_id(model_uri: str) -> str | None:
     """The id within `models:/m-…`, by which MLflow links a version to its logged model."""
     tail = model_uri.removeprefix("models:/")
     return tail if tail != model_uri and tail.startswith("m-") else None
+
+
+@contextlib.contextmanager
+def _existing(pipeline: Pipeline, number: int) -> Iterator[None]:
+    """Within, a version that the registry does not have becomes a DataError."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as failure:
+        if failure.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        raise DataError(
+            f"the registry has no version {number} of {pipeline.name}: it was deleted. Train again, or go back."
+        ) from failure
 
 
 @contextlib.contextmanager

@@ -186,6 +186,15 @@ def test_examples_that_are_missing_or_too_narrow_are_refused(small: Pipeline) ->
     assert lake.load(lake.uri(small.name, "predictions")) is None
 
 
+@pytest.mark.mlflow
+def test_a_deleted_champion_is_named(small: Pipeline) -> None:
+    from mlflow import MlflowClient
+
+    MlflowClient().delete_model_version(small.name, "1")
+    with pytest.raises(DataError, match=r"no version 1 of test_a_deleted_champion_is_named: it was deleted"):
+        score(small, "run-1")
+
+
 def test_without_a_champion_there_is_nothing_to_do(empty: Pipeline) -> None:
     assert score(empty, "run-1") == {"model_version": None, "rows": 0, "note": "no champion yet"}
     assert lake.load(lake.uri(empty.name, "predictions")) is None

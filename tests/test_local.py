@@ -271,6 +271,19 @@ def test_airflow_keeps_its_secrets(tmp_path: Path) -> None:
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (tmp_path / "airflow").iterdir())
 
 
+def test_airflow_begins_its_database_anew_only_if_it_never_was_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_service, "program", lambda: "true")
+    database = tmp_path / "airflow" / "airflow.db"
+    database.parent.mkdir()
+    database.touch()
+    airflow_service.prepare(tmp_path, os.environ)
+    assert not database.exists()
+    database.touch()
+    (tmp_path / "airflow" / "migrated").write_text("an older version")
+    airflow_service.prepare(tmp_path, os.environ)
+    assert database.exists()
+
+
 def token(page: str, password: str) -> int:
     """The status with which Airflow answers a log-in."""
     body = json.dumps({"username": airflow_service.USER, "password": password}).encode()

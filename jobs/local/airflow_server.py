@@ -86,6 +86,9 @@ def _migrate(state: Path, variables: Mapping[str, str]) -> None:
     version = importlib.metadata.version("apache-airflow-core")
     if done.exists() and done.read_text() == version:
         return
+    if not done.exists():
+        # A first try that was killed half-way leaves tables that a second one stumbles over, and nothing worth keeping.
+        (done.parent / "airflow.db").unlink(missing_ok=True)
     log = state / "logs" / "airflow-migrate.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:

@@ -112,7 +112,7 @@ def _metrics(figures: dict[str, float]) -> tuple[float, float]:
 
 def _gain(name: str, gain: dict[str, float]) -> str:
     words = name.replace("_", " ")
-    return f"  gain in {words} over the base rate: {gain['gain']:+.4f}, by a bootstrap of days in [{gain['low']:+.4f}, {gain['high']:+.4f}]"
+    return f"  gain in {words} over the base rate: {gain['gain']:+.4f}, 95 % by day [{gain['low']:+.4f}, {gain['high']:+.4f}]"
 
 
 def _head(title: str, *columns: str) -> str:

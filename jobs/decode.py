@@ -37,7 +37,7 @@ POSITION = [
 
 _TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(), "timestamp": INSTANT}
 
-_SMALL = 500
+_SMALL = 200
 """Records in the small blocks of a failed one."""
 
 _PLAIN = r"^[ \t]*\{[^{}\[\n\r]*\}[ \t]*$"

@@ -1,0 +1,391 @@
+"""Every Kafka record becomes one row, once, whatever is killed and however many run: against a real broker."""
+
+import base64
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import uuid
+from argparse import Namespace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from deltalake.exceptions import CommitFailedError
+
+from jobs import batches, lake
+from jobs.command import Job
+from jobs.errors import DataError, UsageError
+from jobs.ingest import account, commit, plan, stage, workers
+from jobs.kafka import Cluster, client_settings
+from pipelines.declare import Field, Source
+
+pytestmark = pytest.mark.kafka
+
+MORNING = datetime(2013, 4, 1, 10, tzinfo=UTC)
+
+
+@pytest.fixture
+def source(kafka: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """A source on a topic of two partitions of its own, and a lake of its own."""
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka)
+    monkeypatch.setenv("PENSTOCK_LAKE", str(tmp_path / "lake"))
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    create(topic)
+    return Source(
+        name="orders",
+        topic=topic,
+        event_time="at",
+        event_id="id",
+        fields=(Field("id", required=True), Field("at", "timestamp", required=True), Field("cents", "int64")),
+    )
+
+
+def create(topic: str, partitions: int = 2, **configuration: str) -> None:
+    Cluster().create(topic, partitions=partitions, configuration={"retention.ms": "-1"} | configuration)
+
+
+def order(number: int) -> bytes:
+    return json.dumps({"id": f"o{number}", "at": (MORNING + timedelta(hours=number)).isoformat(), "cents": number}).encode()
+
+
+def produce(
+    source: Source, values: list[bytes | None], partition: int = 0, producer: Producer | None = None, **more: Any
+) -> None:
+    producer = producer or Producer(client_settings())
+    for number, value in enumerate(values):
+        known = int((MORNING + timedelta(hours=number)).timestamp() * 1000)
+        producer.produce(source.topic, value, key=b"k%d" % number, partition=partition, timestamp=known, **more)
+    assert producer.flush(30) == 0
+
+
+def ingest(source: Source, run_id: str = "run") -> dict[str, Any]:
+    job = Job(command="ingest", options=Namespace(json=True), run_id=run_id, source=(source,))
+    stage.run(job)
+    return job.report["sources"][source.name]  # type: ignore[no-any-return]
+
+
+def ingest_apart(source: Source, death: str = "none") -> "subprocess.Popen[str]":
+    """An ingest as a process of its own, which kills itself at a step of our choice."""
+    declared = base64.b64encode(pickle.dumps(source)).decode()
+    return subprocess.Popen([sys.executable, "-c", APART, declared, death], stderr=subprocess.PIPE, text=True)
+
+
+APART = """
+import base64, os, pickle, signal, sys
+from argparse import Namespace
+from jobs.command import Job
+from jobs.errors import JobError
+from jobs.ingest import account, commit, files, stage
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+match sys.argv[2]:
+    case "writing":
+        write, seen = files.Folder._write, []
+        def second(self, rows, day, prefix):
+            seen.append(day)
+            return die() if len(seen) == 2 else write(self, rows, day, prefix)
+        files.Folder._write = second
+    case "committing":
+        commit.commit = die
+    case "accounting":
+        account.settle = die
+source = pickle.loads(base64.b64decode(sys.argv[1]))
+try:
+    stage.run(Job(command="ingest", options=Namespace(json=True), run_id="apart", source=(source,)))
+except JobError as failure:
+    print(failure, file=sys.stderr)
+    sys.exit(failure.exit_code)
+"""
+
+
+def rows(source: Source, columns: str = "*", where: str = "true") -> list[dict[str, Any]]:
+    table = lake.load(batches.events_uri(source))
+    assert table is not None
+    return lake.query(table, f"select {columns} from t where {where} order by kafka_partition, kafka_offset").to_pylist()
+
+
+def offsets(source: Source, where: str = "true") -> list[tuple[int, int]]:
+    return [(row["kafka_partition"], row["kafka_offset"]) for row in rows(source, "kafka_partition, kafka_offset", where)]
+
+
+def ranges(source: Source) -> list[dict[str, Any]]:
+    table = lake.load(batches.ranges_uri(source))
+    assert table is not None
+    return lake.query(table, "select * from t order by version, kafka_partition, start_offset").to_pylist()
+
+
+def version(source: Source) -> int:
+    table = lake.load(batches.events_uri(source))
+    assert table is not None
+    return table.version()
+
+
+def assert_accounted(source: Source) -> None:
+    """The ranges hold each partition's offsets from the start, without gap or overlap, and count just what the table has."""
+    reached: dict[int, int] = {}
+    for row in ranges(source):
+        assert row["start_offset"] == reached.get(row["kafka_partition"], 0)
+        reached[row["kafka_partition"]] = row["end_offset"]
+    assert sum(row["good"] for row in ranges(source)) == len(offsets(source, "rejected_reason is null"))
+    assert sum(row["dead"] for row in ranges(source)) == len(offsets(source, "rejected_reason is not null"))
+    counted = sum(count for row in ranges(source) for _, _, count in json.loads(row["counts"]))
+    assert counted == sum(row["good"] for row in ranges(source))
+
+
+def test_two_ingests_read_each_record_once_and_a_third_adds_nothing(source: Source) -> None:
+    produce(source, [order(n) for n in range(50)], partition=0)
+    produce(source, [order(n) for n in range(50, 60)], partition=1)
+    assert ingest(source)["good"] == 60
+    produce(source, [order(n) for n in range(60, 70)], partition=1)
+    before = datetime.now(UTC)
+    assert ingest(source)["good"] == 10
+    assert before < batches.read_up_to(source) < datetime.now(UTC)  # type: ignore[operator]
+    assert offsets(source) == [(0, n) for n in range(50)] + [(1, n) for n in range(20)]
+    assert [row["id"] for row in rows(source)] == [f"o{n}" for n in range(70)]
+    standing, before = version(source), datetime.now(UTC)
+    told = ingest(source)
+    # The day closes all the same.
+    assert (told["good"], told["batches"], version(source)) == (0, 0, standing)
+    assert before < batches.read_up_to(source) < datetime.now(UTC)  # type: ignore[operator]
+    assert_accounted(source)
+
+
+def test_a_row_says_where_it_comes_from_and_its_files_can_be_skipped(source: Source) -> None:
+    produce(source, [order(n) for n in range(30)])
+    ingest(source)
+    first, last = rows(source)[0], rows(source)[-1]
+    assert first == {
+        "id": "o0",
+        "at": MORNING,
+        "cents": 0,
+        "event_time": MORNING,
+        "known_time": MORNING,
+        "topic": source.topic,
+        "topic_epoch": 0,
+        "kafka_partition": 0,
+        "kafka_offset": 0,
+        "batch": first["batch"],
+        "rejected_reason": None,
+        "raw_key": None,
+        "raw_value": None,
+        "headers": None,
+        "event_date": date(2013, 4, 1),
+    }
+    assert (last["event_date"], last["batch"]) == (date(2013, 4, 2), first["batch"])
+    table = lake.load(batches.events_uri(source))
+    assert table is not None
+    found = sorted(
+        (
+            str(row["partition.event_date"]),
+            row["num_records"],
+            row["min.kafka_offset"],
+            row["max.kafka_offset"],
+            row["null_count.event_time"],
+        )
+        for row in lake.pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    )
+    assert found == [("2013-04-01", 14, 0, 13, 0), ("2013-04-02", 16, 14, 29, 0)]
+    assert json.loads(ranges(source)[0]["counts"]) == [["2013-04-01", "2013-04-01", 14], ["2013-04-02", "2013-04-02", 16]]
+
+
+def test_dead_letters_keep_what_came_beside_their_neighbours(source: Source) -> None:
+    broken = [b"\xff\x00", order(1)[:-3], None, b"", b'{"id": "x", "at": "2013-04-01T10:00:00Z", "cents": 327267367867168100000}']
+    produce(
+        source, [piece for n, bad in enumerate(broken) for piece in (order(n), bad)], headers=[("trace", b"\xfe"), ("none", None)]
+    )
+    told = ingest(source)
+    assert (told["good"], told["dead"]) == (5, 5)
+    assert [row["id"] for row in rows(source, where="rejected_reason is null")] == [f"o{n}" for n in range(5)]
+    dead = rows(source, where="rejected_reason is not null")
+    assert [row["raw_value"] for row in dead] == broken
+    assert [row["rejected_reason"] for row in dead] == [
+        "not UTF-8",
+        "not JSON",
+        "tombstone",
+        "tombstone",
+        "integer out of range in field cents",
+    ]
+    assert [row["raw_key"] for row in dead] == [b"k1", b"k3", b"k5", b"k7", b"k9"]
+    assert dead[0]["headers"] == [{"name": "trace", "value": b"\xfe"}, {"name": "none", "value": None}]
+    assert {(row["event_date"], row["event_time"], row["id"]) for row in dead} == {(None, None, None)}
+    assert {row["batch"] for row in rows(source)} == {dead[0]["batch"]}
+    assert version(source) == 1  # The table was made, then one commit.
+    assert_accounted(source)
+
+
+def test_transactions_leave_gaps_that_are_no_loss_and_open_ones_close_no_day(source: Source) -> None:
+    # A run that waits at a gap would wait for ever, so the test would not end.
+    producer = Producer(client_settings() | {"transactional.id": source.topic})
+    producer.init_transactions()
+    for numbers, keep in ((range(5), True), (range(5, 8), False), (range(8, 10), True), (range(10, 12), False)):
+        producer.begin_transaction()
+        produce(source, [order(n) for n in numbers], producer=producer)
+        producer.commit_transaction() if keep else producer.abort_transaction()
+    told = ingest(source)
+    assert [row["id"] for row in rows(source)] == [f"o{n}" for n in (*range(5), 8, 9)]
+    # Twelve records and four markers.
+    assert (told["positions"]["0"], told["open_transaction"]) == (16, False)
+    closed = batches.read_up_to(source)
+    producer.begin_transaction()
+    produce(source, [order(12)], producer=producer)
+    produce(source, [order(13)], partition=1)
+    told = ingest(source)
+    assert (told["good"], told["open_transaction"], told["read_up_to"]) == (1, True, None)
+    assert batches.read_up_to(source) == closed
+    producer.commit_transaction()
+    told = ingest(source)
+    assert (told["good"], told["open_transaction"]) == (1, False)
+    assert batches.read_up_to(source) > closed  # type: ignore[operator]
+    assert_accounted(source)
+
+
+@pytest.mark.parametrize("death", ["writing", "committing", "accounting"])
+def test_a_killed_run_is_completed_by_the_next(source: Source, death: str) -> None:
+    produce(source, [order(n) for n in range(40)], partition=0)
+    produce(source, [b"{", order(41)], partition=1)
+    killed = ingest_apart(source, death)
+    assert killed.wait(60) == -signal.SIGKILL
+    produce(source, [order(42)], partition=1)
+    assert ingest(source)["good"] == (1 if death == "accounting" else 42)
+    assert offsets(source) == [(0, n) for n in range(40)] + [(1, n) for n in range(3)]
+    assert_accounted(source)
+
+
+def test_of_two_plans_from_one_state_one_commits(source: Source) -> None:
+    produce(source, [order(n) for n in range(10)])
+    cluster = Cluster()
+    reach = plan.reach(cluster, (source,))[source.name]
+    plans = [plan.make(cluster, source, reach, run_id) for run_id in ("a", "b")]
+    done = [workers.read_all(made.ranges) for made in plans]
+    assert [commit.commit(made, parts) for made, parts in zip(plans, done, strict=True)] == [True, False]
+    # The winner died before it accounted; whoever comes next does, and the loser's own run finds nothing left to read.
+    assert ingest(source)["good"] == 0
+    assert account.settle(source) == 0
+    assert offsets(source) == [(0, n) for n in range(10)]
+    assert_accounted(source)
+
+
+def test_a_commit_whose_answer_was_lost_is_not_repeated(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    produce(source, [order(n) for n in range(10)])
+    table_class = plan.DeltaTable
+    write = table_class.create_write_transaction
+
+    def lose(*arguments: Any, **options: Any) -> None:
+        write(*arguments, **options)
+        raise CommitFailedError("the answer was lost")
+
+    monkeypatch.setattr(table_class, "create_write_transaction", lose)
+    assert ingest(source)["good"] == 10
+    assert offsets(source) == [(0, n) for n in range(10)]
+    assert_accounted(source)
+
+
+def test_ingests_at_the_same_time_read_each_record_once(source: Source) -> None:
+    produce(source, [order(n) for n in range(3_000)], partition=0)
+    produce(source, [order(n) for n in range(2_000)], partition=1)
+    racing = [ingest_apart(source) for _ in range(3)]
+    assert [one.wait(120) for one in racing] == [0, 0, 0], [one.stderr.read() for one in racing if one.stderr]
+    assert offsets(source) == [(0, n) for n in range(3_000)] + [(1, n) for n in range(2_000)]
+    assert_accounted(source)
+
+
+def test_a_large_backlog_takes_several_commits_and_closes_with_the_last(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "BATCH_RECORDS", 40)
+    produce(source, [order(n) for n in range(90)], partition=0)
+    produce(source, [order(n) for n in range(10)], partition=1)
+    told = ingest(source)
+    assert (told["good"], told["batches"]) == (100, 3)
+    assert [row["read_up_to"] is not None for row in ranges(source)] == [
+        row["version"] == version(source) for row in ranges(source)
+    ]
+    assert_accounted(source)
+
+
+def test_processes_read_what_one_would(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "ALONE", 100)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    produce(source, [order(n) if n % 7 else b"[]" for n in range(250)], partition=0)
+    produce(source, [order(n) for n in range(20)], partition=1)
+    told = ingest(source)
+    assert (told["good"], told["dead"]) == (234, 36)
+    assert offsets(source) == [(0, n) for n in range(250)] + [(1, n) for n in range(20)]
+    assert_accounted(source)
+
+
+def test_ranges_are_divided_evenly_without_gap() -> None:
+    whole = [
+        plan.Range(source=None, batch="b", epoch=0, partition=number, start=0, end=end)  # type: ignore[arg-type]
+        for number, end in enumerate((100, 7, 43))
+    ]
+    shares = workers.divide(whole, 4)
+    assert [sum(map(len, share)) for share in shares] == [38, 38, 38, 36]
+    assert sum(map(len, (part for share in shares for part in share))) == 150
+    assert sorted((part.partition, part.start, part.end) for share in shares for part in share if part.partition == 0) == [
+        (0, 0, 38),
+        (0, 38, 76),
+        (0, 76, 100),
+    ]
+
+
+def test_added_partitions_are_read_from_their_beginning(source: Source) -> None:
+    produce(source, [order(0)])
+    ingest(source)
+    admin = AdminClient(client_settings())
+    admin.create_partitions([NewPartitions(source.topic, 4)])[source.topic].result(10)
+    produce(source, [order(1), order(2)], partition=3)
+    assert ingest(source)["good"] == 2
+    assert offsets(source) == [(0, 0), (3, 0), (3, 1)]
+
+
+@pytest.mark.parametrize("records", [2, 8])
+def test_a_recreated_topic_is_refused(source: Source, records: int) -> None:
+    produce(source, [order(n) for n in range(5)])
+    ingest(source)
+    admin = AdminClient(client_settings())
+    admin.delete_topics([source.topic])[source.topic].result(10)
+    create(source.topic)
+    produce(source, [order(n) for n in range(100, 100 + records)])
+    standing = version(source)
+    with pytest.raises(DataError, match=rf"created again(.|\n)*0: stored=5 kafka=\[0, {records}\)"):
+        ingest(source)
+    assert version(source) == standing
+
+
+def test_expired_offsets_are_refused(source: Source) -> None:
+    produce(source, [order(n) for n in range(5)])
+    ingest(source)
+    produce(source, [order(n) for n in range(5, 20)])
+    admin, gone = AdminClient(client_settings()), TopicPartition(source.topic, 0, 12)
+    admin.delete_records([gone])[gone].result(10)
+    with pytest.raises(DataError, match=r"no longer holds(.|\n)*0: stored=5 kafka=\[12, 20\)"):
+        ingest(source)
+
+
+def test_what_can_not_be_read_as_declared_is_refused(source: Source) -> None:
+    Cluster().create(f"{source.topic}-append", partitions=1, configuration={"message.timestamp.type": "LogAppendTime"})
+    fields = source.fields
+    with pytest.raises(UsageError, match=r"message\.timestamp\.type=LogAppendTime"):
+        ingest(Source(name="appended", topic=f"{source.topic}-append", fields=fields, event_time="at", event_id="id"))
+    with pytest.raises(UsageError, match="there is no topic 'nowhere'"):
+        ingest(Source(name="nowhere", topic="nowhere", fields=fields, event_time="at", event_id="id"))
+
+
+def test_a_wider_contract_adds_its_columns_and_a_changed_one_is_refused(source: Source) -> None:
+    produce(source, [order(0)])
+    ingest(source)
+    wider = Source(name=source.name, topic=source.topic, event_time="at", event_id="id", fields=(*source.fields, Field("note")))
+    produce(source, [order(1)[:-1] + b', "note": "new"}'])
+    ingest(wider)
+    assert [row["note"] for row in rows(source)] == [None, "new"]
+    changed = Source(
+        name=source.name, topic=source.topic, event_time="at", event_id="id", fields=(*source.fields, Field("note", "int64"))
+    )
+    with pytest.raises(UsageError, match="'note'"):
+        ingest(changed)

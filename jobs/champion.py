@@ -73,6 +73,8 @@ class History:
 
     table: DeltaTable | None
     """The handle that was read, and with which a decision that rests on it must be committed; None before the first."""
+    count: int
+    """How many decisions the table's transaction `champion/<pipeline>` has counted."""
     decisions: tuple[Decision, ...]
     """The oldest first."""
 
@@ -96,9 +98,9 @@ def history(pipeline: Pipeline) -> History:
     """The decisions as they stand."""
     table = lake.load(promotions_uri(pipeline))
     if table is None:
-        return History(table=None, decisions=())
+        return History(table=None, count=0, decisions=())
     rows = lake.query(table, "select * from t order by decided_at").to_pylist()
-    return History(table=table, decisions=tuple(_decision(row) for row in rows))
+    return History(table=table, count=_counted(pipeline, table), decisions=tuple(_decision(row) for row in rows))
 
 
 def commit(pipeline: Pipeline, planned_on: History, decisions: list[Decision], *, run_id: str) -> bool:
@@ -107,22 +109,20 @@ def commit(pipeline: Pipeline, planned_on: History, decisions: list[Decision], *
     False may also mean that this very commit arrived and its answer was lost: read the history again, where `run_id`
     tells. Raises RetryError where the lake did not answer.
     """
-    app = f"champion/{pipeline.name}"
     uri = promotions_uri(pipeline)
     table = planned_on.table
     if table is None:
         # The first decision creates the table, empty, in a commit of its own; a neighbour's creation serves as well.
         lake.create(uri, PROMOTIONS)
         table = DeltaTable(uri)
-        if table.transaction_version(app) is not None:
-            return False
-    count = (table.transaction_version(app) or 0) + len(decisions)
+    if _counted(pipeline, table) != planned_on.count:
+        return False
     newest = planned_on.decisions[-1].decided_at if planned_on.decisions else None
     now = datetime.now(UTC)
     first = now if newest is None else max(now, newest + timedelta(microseconds=1))
     rows = [_row(made, first + timedelta(microseconds=place)) for place, made in enumerate(decisions)]
     properties = CommitProperties(
-        app_transactions=[Transaction(app, count)],
+        app_transactions=[Transaction(_transaction(pipeline), planned_on.count + len(decisions))],
         custom_metadata={"run_id": run_id, "candidates": json.dumps([made.candidate for made in decisions])},
     )
     try:
@@ -172,6 +172,14 @@ def mend(pipeline: Pipeline) -> dict[str, Any]:
         report = report or {"was": alias, "unexpected": unexpected}
         registry.set_champion_alias(pipeline, newest.candidate)
     raise RetryError(f"the champion of {pipeline.name} changed {TRIES} times while its alias was set. Run this one again.")
+
+
+def _transaction(pipeline: Pipeline) -> str:
+    return f"champion/{pipeline.name}"
+
+
+def _counted(pipeline: Pipeline, table: DeltaTable) -> int:
+    return table.transaction_version(_transaction(pipeline)) or 0
 
 
 def _decision(row: dict[str, Any]) -> Decision:

@@ -60,8 +60,8 @@ class Decoded:
 
     good: pa.Table
     """The declared fields of the records that fit, in their order."""
-    index: list[int]
-    """The index of each row of `good`, ascending."""
+    index: pa.Array
+    """The index of each row of `good`, ascending, as int64."""
     rejected: dict[int, str] = field(default_factory=dict)
     """The reason for each of the others."""
 
@@ -217,13 +217,13 @@ def _gathered(
         columns = [pa.array(column, _TYPES[f.type]) for f, column in zip(source.fields, zip(*rows, strict=True), strict=True)]
         blocks.append((pa.table(columns, schema=fields_schema(source)), pa.array(index, pa.int64())))
     if not blocks:
-        return Decoded(good=fields_schema(source).empty_table(), index=[], rejected=rejected)
+        return Decoded(good=fields_schema(source).empty_table(), index=pa.array([], pa.int64()), rejected=rejected)
     table = pa.concat_tables([block for block, _ in blocks])
     order = pa.concat_arrays([block for _, block in blocks])
     if len(blocks) > 1:
         sorting = pc.sort_indices(order)
         table, order = table.take(sorting), order.take(sorting)
-    return Decoded(good=table, index=order.to_pylist(), rejected=rejected)
+    return Decoded(good=table, index=order, rejected=rejected)
 
 
 _SUFFIX = pa.scalar(b"}\n", pa.binary())

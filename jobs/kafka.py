@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition  # noqa: TID253
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType  # noqa: TID253
 
-from jobs.errors import RetryError, UsageError
+from jobs.errors import JobError, RetryError, UsageError
 from jobs.settings import endpoint
 
 PATIENCE = 10.0
@@ -31,6 +31,13 @@ _SECURITY = {
     "KAFKA_SECURITY_PASSWORD": "sasl.password",
 }
 """Environment variables, and librdkafka's names for them."""
+
+_NO_PERMISSION = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +73,10 @@ def client_settings() -> dict[str, Any]:
     return {"bootstrap.servers": endpoint("KAFKA_BOOTSTRAP_SERVERS"), "log_level": 2, **security}
 
 
-def away(failure: BaseException) -> RetryError:
-    """The failure of a client as one that may be tried again."""
+def failed(failure: BaseException) -> JobError:
+    """A client's failure as the job's: no permission is for a person to mend, all else may pass."""
+    if isinstance(failure, KafkaException) and failure.args[0].code() in _NO_PERMISSION:
+        return UsageError(f"Kafka refused ({failure.args[0].str()}): check the KAFKA_SECURITY_ variables and the user's rights.")
     return RetryError(f"Kafka at {endpoint('KAFKA_BOOTSTRAP_SERVERS')} did not answer ({failure}). Is it up? Try again.")
 
 
@@ -86,37 +95,21 @@ class Cluster:
             except KafkaException as failure:
                 if failure.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     continue
-                raise away(failure) from failure
+                raise failed(failure) from failure
             found[name] = Topic(name, str(told.topic_id), tuple(sorted(partition.id for partition in told.partitions)))
         return found
 
     def bounds(self, topics: Iterable[Topic]) -> dict[str, dict[int, Bounds]]:
         """The offsets that each partition of the topics holds, by topic and partition."""
         topics = list(topics)
-        # The order matters: an end that was taken later can't lie below an earliest that was taken before it.
+        # The order matters: a committed end, asked for last, that reaches what was written before has no open transaction below.
         earliest = self._offsets(topics, OffsetSpec.earliest())
-        committed = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
         written = self._offsets(topics, OffsetSpec.latest())
+        committed = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
         found: dict[str, dict[int, Bounds]] = {topic.name: {} for topic in topics}
         for at, end in committed.items():
-            # Records that came between the two questions look like an open transaction; `stable` asks once more.
-            found[at.topic][at.partition] = Bounds(min(earliest[at], end), end, written[at] > end)
-        return self._stable(topics, found)
-
-    def _stable(self, topics: list[Topic], found: dict[str, dict[int, Bounds]]) -> dict[str, dict[int, Bounds]]:
-        """Clear `undecided` where the committed end has moved on since: then records came, and no transaction held it."""
-        if not any(bounds.undecided for partitions in found.values() for bounds in partitions.values()):
-            return found
-        again = self._offsets(topics, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
-        return {
-            topic: {
-                number: Bounds(
-                    bounds.earliest, bounds.end, bounds.undecided and again[TopicPartition(topic, number)] == bounds.end
-                )
-                for number, bounds in partitions.items()
-            }
-            for topic, partitions in found.items()
-        }
+            found[at.topic][at.partition] = Bounds(min(earliest[at], end), end, end < written[at])
+        return found
 
     def since(self, topic: Topic, milliseconds: int) -> dict[int, int]:
         """The first offset with at least this timestamp (milliseconds since 1970) in each partition; its end where none has."""
@@ -142,7 +135,7 @@ class Cluster:
             _answer(future)
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise away(failure) from failure
+                raise failed(failure) from failure
 
     def _offsets(
         self, topics: list[Topic], spec: Any, isolation: Any = IsolationLevel.READ_UNCOMMITTED
@@ -160,7 +153,7 @@ def _told(future: "Future[Any]") -> Any:
     try:
         return _answer(future)
     except KafkaException as failure:
-        raise away(failure) from failure
+        raise failed(failure) from failure
 
 
 def _answer(future: "Future[Any]") -> Any:
@@ -169,4 +162,4 @@ def _answer(future: "Future[Any]") -> Any:
         # librdkafka's own timeout comes first, so that the message is its.
         return future.result(timeout=PATIENCE + 5)
     except TimeoutError as failure:
-        raise away(failure) from failure
+        raise failed(failure) from failure

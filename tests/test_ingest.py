@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 
 from jobs import batches, lake
 from jobs.command import Job
-from jobs.errors import DataError, UsageError
+from jobs.errors import DataError, RetryError, UsageError
 from jobs.ingest import account, commit, plan, stage, workers
 from jobs.kafka import Cluster, client_settings
 from pipelines.declare import Field, Source
@@ -310,13 +310,26 @@ def test_a_large_backlog_takes_several_commits_and_closes_with_the_last(source: 
 
 def test_processes_read_what_one_would(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "ALONE", 100)
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(workers, "cores", lambda: 3)
     produce(source, [order(n) if n % 7 else b"[]" for n in range(250)], partition=0)
     produce(source, [order(n) for n in range(20)], partition=1)
     told = ingest(source)
     assert (told["good"], told["dead"]) == (234, 36)
     assert offsets(source) == [(0, n) for n in range(250)] + [(1, n) for n in range(20)]
     assert_accounted(source)
+
+
+class _Deadly:
+    """Ends the process that unpickles it, as the kernel does when memory runs out."""
+
+    def __reduce__(self) -> Any:
+        return os._exit, (9,)
+
+
+def test_a_reading_process_that_dies_may_be_tried_again() -> None:
+    deadly = plan.Range(source=_Deadly(), batch="b", epoch=0, partition=0, start=0, end=1)  # type: ignore[arg-type]
+    with pytest.raises(RetryError, match="exit code 9"):
+        workers._read_apart([[deadly]])
 
 
 def test_ranges_are_divided_evenly_without_gap() -> None:
@@ -365,6 +378,25 @@ def test_expired_offsets_are_refused(source: Source) -> None:
     admin, gone = AdminClient(client_settings()), TopicPartition(source.topic, 0, 12)
     admin.delete_records([gone])[gone].result(10)
     with pytest.raises(DataError, match=r"no longer holds(.|\n)*0: stored=5 kafka=\[12, 20\)"):
+        ingest(source)
+
+
+def test_a_record_without_a_clock_is_a_dead_letter(source: Source) -> None:
+    producer = Producer(client_settings())
+    for known in (1364810400000, 1000):
+        producer.produce(source.topic, order(0), partition=0, timestamp=known)
+    assert producer.flush(30) == 0
+    assert ingest(source)["reasons"] == {"implausible known time": 1}
+    assert offsets(source, "rejected_reason is null") == [(0, 0)]
+
+
+def test_a_broker_that_is_away_may_be_tried_again(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:9")
+    monkeypatch.setattr("jobs.kafka.PATIENCE", 1.0)
+    with pytest.raises(RetryError, match=r"127\.0\.0\.1:9 did not answer"):
+        ingest(source)
+    monkeypatch.setenv("KAFKA_SECURITY_PASSWRD", "x")
+    with pytest.raises(UsageError, match="KAFKA_SECURITY_PASSWRD is set, but nothing reads it"):
         ingest(source)
 
 

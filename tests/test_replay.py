@@ -96,7 +96,7 @@ def test_every_kind_of_damage_is_a_dead_letter_and_nothing_else_changes() -> Non
         decoded = decode(history.source, broken.values)
         assert list(decoded.rejected) == [8 * turn + 7 for turn in range(count)]
         assert len(set(decoded.rejected.values())) == 5
-        assert [broken.values[index] for index in decoded.index] == history.values
+        assert [broken.values[index] for index in decoded.index.to_pylist()] == history.values
         assert damaged(history, 7)[0] == broken
         assert damaged(history, 0) == (history, 0)
 

@@ -11,11 +11,12 @@ from datetime import date
 from typing import Any
 
 from deltalake import CommitProperties, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from jobs import batches, lake
 from jobs.decode import events_schema
+from jobs.errors import RetryError
 from jobs.ingest.files import Written
 from jobs.ingest.plan import Plan, app_id
 from jobs.ingest.reader import Done
@@ -27,7 +28,10 @@ METADATA = "penstock"
 
 
 def commit(plan: Plan, done: Sequence[Done]) -> bool:
-    """Commit a batch. Returns False where a neighbour was first, so that the batch has to be planned again."""
+    """Commit a batch. Returns False where a neighbour was first, so that the batch has to be planned again.
+
+    Raises RetryError where the store failed.
+    """
     try:
         plan.table.create_write_transaction(
             [_action(written) for one in done for written in one.files],
@@ -41,6 +45,10 @@ def commit(plan: Plan, done: Sequence[Done]) -> bool:
         )
     except (DeltaError, OSError) as failure:
         if not is_committed(plan):
+            if not isinstance(failure, CommitFailedError):
+                raise RetryError(
+                    f"{plan.source.name}: batch {plan.batch} could not be committed ({failure}). Try again."
+                ) from failure
             log.info("%s: batch %s was not committed: %s", plan.source.name, plan.batch, failure)
             return False
         log.info("%s: the answer to batch %s was lost, but it is committed", plan.source.name, plan.batch)

@@ -35,7 +35,7 @@ class Reach:
     topic: Topic
     bounds: dict[int, Bounds]
     moment: datetime
-    """Before the offsets were asked for: what had reached Kafka by then lies below their ends."""
+    """Before partitions and offsets were asked for: what had reached Kafka by then lies below their ends."""
 
     @property
     def undecided(self) -> bool:
@@ -83,6 +83,7 @@ def reach(cluster: Cluster, sources: tuple[Source, ...]) -> dict[str, Reach]:
 
     Raises UsageError for a topic that isn't there, or whose clock is not the declared one.
     """
+    moment = datetime.now(UTC)
     topics = cluster.topics({source.topic for source in sources})
     for source in sources:
         if source.topic not in topics:
@@ -91,7 +92,6 @@ def reach(cluster: Cluster, sources: tuple[Source, ...]) -> dict[str, Reach]:
                 "create it, correct the declaration, or fill it (`penstock replay`)."
             )
         _check_clock(cluster, source)
-    moment = datetime.now(UTC)
     bounds = cluster.bounds(topics.values())
     return {source.name: Reach(topics[source.topic], bounds[source.topic], moment) for source in sources}
 

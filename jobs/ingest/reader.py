@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition  # noqa: TID253
 
-from jobs import batches
+from jobs import batches, record
 from jobs.decode import HEADERS, INSTANT, decode, events_schema
 from jobs.errors import RetryError
 from jobs.ingest.files import Folder, Written
 from jobs.ingest.plan import Range
-from jobs.kafka import away, client_settings
+from jobs.kafka import client_settings, failed
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +106,10 @@ def _messages(reader: Consumer, work: Range) -> Iterator[Message]:
                 heard = time.monotonic()
                 failure = message.error()
                 if failure is None:
-                    position = message.offset() + 1
-                    if message.offset() < work.end:
+                    offset = message.offset()
+                    assert offset >= position and message.partition() == work.partition
+                    position = offset + 1
+                    if offset < work.end:
                         yield message
                 elif failure.code() == KafkaError._PARTITION_EOF:
                     # The last offsets may hold no record at all; the partition's end says that nothing more comes before it.
@@ -121,7 +123,7 @@ def _messages(reader: Consumer, work: Range) -> Iterator[Message]:
             if time.monotonic() - heard > STALLED:
                 raise RetryError(f"{work}: nothing came from Kafka for {STALLED:.0f} s at offset {position}. Try again.")
     except KafkaException as failure:
-        raise away(failure) from failure
+        raise failed(failure) from failure
 
 
 _GONE = (
@@ -147,18 +149,22 @@ class _Writer:
     def add(self, messages: list[Message]) -> None:
         """Decode a block of records."""
         decoded = decode(self._work.source, [message.value() for message in messages])
-        if decoded.index:
-            kept = messages if not decoded.rejected else [messages[index] for index in decoded.index]
-            good = decoded.good.append_column(
-                "known_time", pa.array([_known(message) for message in kept], pa.int64()).cast(INSTANT)
-            )
-            good = good.append_column("kafka_offset", pa.array([message.offset() for message in kept], pa.int64()))
+        good = decoded.good
+        for name, values in (("known_time", map(_known, messages)), ("kafka_offset", (message.offset() for message in messages))):
+            column = pa.array(list(values), pa.int64())
+            good = good.append_column(name, column.take(decoded.index) if decoded.rejected else column)
+        plausible = _plausible(good.column("known_time"))
+        if not pc.all(plausible, min_count=0).as_py():
+            odd = decoded.index.filter(pc.invert(plausible).combine_chunks())
+            decoded.rejected.update(dict.fromkeys(odd.to_pylist(), "implausible known time"))
+            good = good.filter(plausible)
+        if len(good):
             self._good.append(good)
             self._weight += good.nbytes
         for index, reason in decoded.rejected.items():
             self._dead.append(_letter(messages[index], reason))
             self._weight += len(messages[index]) + 200
-        self._done.good += len(decoded.index)
+        self._done.good += len(good)
         self._done.dead += len(decoded.rejected)
         self._done.reasons.update(decoded.rejected.values())
         self._done.bytes += sum(len(message) for message in messages)
@@ -170,6 +176,7 @@ class _Writer:
         if self._good:
             rows = pa.concat_tables(self._good).combine_chunks()
             event_time = rows.column(self._work.source.event_time)
+            rows = rows.set_column(rows.column_names.index("known_time"), "known_time", rows.column("known_time").cast(INSTANT))
             rows = rows.append_column("event_time", event_time).append_column("event_date", pc.cast(event_time, pa.date32()))
             self._count(rows)
             self._write(rows)
@@ -206,6 +213,11 @@ class _Writer:
         self._done.files.extend(self._folder.write(pa.table(columns, schema=self._schema), prefix=prefix))
 
 
+def _plausible(known: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which known times are plausible: a producer without a clock would make its records visible to all of history."""
+    return pc.and_(pc.greater_equal(known, record.EARLIEST), pc.less(known, record.LATEST))
+
+
 def _known(message: Message) -> int:
     """The record's timestamp in microseconds since 1970; Kafka's are milliseconds."""
     return int(message.timestamp()[1]) * 1000
@@ -218,11 +230,7 @@ def _letter(message: Message, reason: str) -> dict[str, Any]:
         "known_time": _known(message),
         "kafka_offset": message.offset(),
         "rejected_reason": reason,
-        "raw_key": _bytes(message.key()),
+        "raw_key": message.key(),
         "raw_value": message.value(),
         "headers": headers or None,
     }
-
-
-def _bytes(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value

@@ -3,9 +3,11 @@
 Starting a process costs about a second of CPU, as much as reading 100,000 records, so small batches are read here.
 """
 
+import contextlib
 import logging
 import multiprocessing
 import os
+import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,12 +25,17 @@ ALONE = 300_000
 def read_all(ranges: Sequence[Range]) -> list[Done]:
     """Read every range. Raises RetryError where the broker is away, or a reading process died."""
     records = sum(map(len, ranges))
-    workers = min(os.cpu_count() or 1, -(-records // (ALONE // 2)))
+    workers = min(cores(), -(-records // (ALONE // 2)))
     if records <= ALONE or workers < 2:
         return _read(ranges)
     shares = divide(ranges, workers)
     log.info("%d records, by %d processes", records, len(shares))
     return _read_apart(shares)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def divide(ranges: Sequence[Range], workers: int) -> list[list[Range]]:
@@ -64,7 +71,7 @@ def _read(ranges: Sequence[Range]) -> list[Done]:
 
 
 def _read_apart(shares: Sequence[Sequence[Range]]) -> list[Done]:
-    """Each share in a process of its own. A worker whose parent was killed finds nobody to report to, and ends."""
+    """Each share in a process of its own."""
     # Not forked: librdkafka's and Arrow's threads don't survive a fork.
     context = multiprocessing.get_context("spawn")
     started: list[tuple[Any, Connection]] = []
@@ -112,5 +119,10 @@ def _worker(theirs: Connection, share: Sequence[Range]) -> None:
         answer = _read(share)
     except JobError as failure:
         answer = failure
-    theirs.send(answer)
+    except Exception as bug:
+        traceback.print_exc()
+        answer = RuntimeError(f"a reading process failed: {type(bug).__name__}: {bug}")
+    # Whoever started it may have been killed; then nobody wants its files.
+    with contextlib.suppress(BrokenPipeError):
+        theirs.send(answer)
     theirs.close()

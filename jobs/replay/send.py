@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException, Producer  # noqa: TID253
 
 from jobs.errors import DataError, RetryError, UsageError
 from jobs.interval import Interval
-from jobs.kafka import Cluster, Topic, away, client_settings
+from jobs.kafka import Cluster, Topic, client_settings, failed
 from jobs.replay.history import History, milliseconds
 
 log = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ def send(work: Sequence[Lane]) -> int:
                     log.info("%d of %d records sent", sent, total)
         left = producer.flush(60)
     except KafkaException as failure:
-        raise away(failure) from failure
+        raise failed(failure) from failure
     if failures or left:
         raise RetryError(
             f"Kafka did not take {len(failures) + left} records ({failures[0] if failures else 'no answer'}). "

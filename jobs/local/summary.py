@@ -63,7 +63,7 @@ def table(found: dict[str, Any], places: dict[str, str], steps: dict[str, float]
             "avg. precision",
         ),
         *(_row(words, *_metrics(model["holdout"][name])) for name, words in MODELS.items()),
-        *(_gain(name, gain) for name, gain in judged["gains"].items()),
+        *(_gain(name, judged["against"], gain) for name, gain in judged["gains"].items()),
         "",
         _head("seconds of each task", *found["task_seconds"]),
         *(_row(stage, *(round(seconds.get(stage, 0)) for seconds in found["task_seconds"].values())) for stage in STAGES),
@@ -110,9 +110,9 @@ def _metrics(figures: dict[str, float]) -> tuple[float, float]:
     return figures["log_loss"], figures["average_precision"]
 
 
-def _gain(name: str, gain: dict[str, float]) -> str:
-    words = name.replace("_", " ")
-    return f"  gain in {words} over the base rate: {gain['gain']:+.4f}, 95 % by day [{gain['low']:+.4f}, {gain['high']:+.4f}]"
+def _gain(name: str, other: str, gain: dict[str, float]) -> str:
+    words = f"gain in {name.replace('_', ' ')} over the {other.replace('_', ' ')}"
+    return f"  {words}: {gain['gain']:+.4f}, 95 % by day [{gain['low']:+.4f}, {gain['high']:+.4f}]"
 
 
 def _head(title: str, *columns: str) -> str:

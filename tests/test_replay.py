@@ -34,7 +34,7 @@ RECORDS = {"flights.scheduled": 1940, "flights.landed": 1824, "weather.observed"
 def test_flights_land_when_the_clocks_at_their_destination_say_so() -> None:
     """The data set's own arrival times, local and without a date, were not used: they are the proof of what was derived."""
     folder = flights._folder()
-    found = flights._flights(folder)
+    found = flights._flights(folder, flights._csv(folder / "flights.csv.zip"))
     landed = flights._landed(found)
     zones = flights._zones(found["dest"], flights._csv(folder / "airports.csv"))
     wrong = []

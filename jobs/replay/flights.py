@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from jobs.errors import UsageError
-from jobs.interval import Interval
+from jobs.interval import DAY, Interval, midnight
 from jobs.replay.history import History, history, known_within
 from pipelines.flight_delays import LANDED, SCHEDULED, WEATHER
 
@@ -44,7 +44,7 @@ _CARIBBEAN = "America/Puerto_Rico"
 def histories(interval: Interval) -> list[History]:
     """What the three topics are to be sent for days of known time. Raises UsageError where the package is not installed."""
     folder = _folder()
-    flights = _flights(folder)
+    flights = _flights(folder, _near(_csv(folder / "flights.csv.zip"), interval))
     scheduled = known_within(_scheduled(flights, _csv(folder / "planes.csv")), interval)
     landed = known_within(_landed(flights), interval)
     weather = known_within(_weather(_csv(folder / "weather.csv")), interval)
@@ -75,9 +75,15 @@ def _parsed(text: bytes) -> pa.Table:
     return pyarrow.csv.read_csv(io.BytesIO(text), convert_options=options)
 
 
-def _flights(folder: Path) -> pa.Table:
-    """All flights, with their times in UTC and an id each."""
-    flights = _csv(folder / "flights.csv.zip")
+def _near(flights: pa.Table, interval: Interval) -> pa.Table:
+    """Those of the flights of which something may be known on these days: a few days make a short replay."""
+    start, end = (pa.scalar(midnight(day), _UTC) for day in (interval.start - 3 * DAY, interval.end + KNOWN_AHEAD + DAY))
+    hour = flights.column("time_hour")
+    return flights.filter(pc.and_(pc.greater_equal(hour, start), pc.less(hour, end)))
+
+
+def _flights(folder: Path, flights: pa.Table) -> pa.Table:
+    """Flights with their times in UTC and an id each."""
     departure = _plus(flights.column("time_hour"), _seconds(flights.column("minute"), 60))
     zones = _zones(flights.column("dest"), _csv(folder / "airports.csv"))
     arrival = scheduled_arrival(departure, flights.column("sched_arr_time"), zones)

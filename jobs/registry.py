@@ -209,13 +209,14 @@ def answering() -> Iterator[Any]:
 
 
 def connect() -> None:
-    """Point MLflow at the server, with retries kept short and its own news off."""
+    """Point MLflow at the server, with retries kept short, and nothing of its own on the standard output."""
     for name, value in {
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
         "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
         "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     }.items():
         os.environ.setdefault(name, value)
     address = endpoint("MLFLOW_TRACKING_URI")

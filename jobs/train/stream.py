@@ -70,9 +70,10 @@ def _joined(batches: list[Batch]) -> Batch:
 
 
 def _batch(rows: pa.Table) -> Batch:
-    return Batch(numbers=_matrix(rows["numbers"]), ids=_matrix(rows["ids"]), labels=rows["label"].to_numpy())
+    return Batch(numbers=_matrix(rows["numbers"]), ids=_matrix(rows["ids"]), labels=np.array(rows["label"].to_numpy()))
 
 
 def _matrix(column: pa.ChunkedArray) -> Any:
     """A column of lists of one length, as a matrix."""
-    return column.combine_chunks().flatten().to_numpy().reshape(len(column), column.type.list_size)
+    # A copy, since torch takes no memory that can't be written.
+    return np.array(column.combine_chunks().flatten().to_numpy()).reshape(len(column), column.type.list_size)

@@ -1,0 +1,373 @@
+"""Training: the order of examples, the parts, real ranks under torchrun, and what is registered, or is not."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+
+from jobs import batches, lake, registry
+from jobs.command import Job
+from jobs.errors import DataError, RetryError, UsageError
+from jobs.interval import DAY, Interval, midnight
+from jobs.train import stage
+from jobs.train.order import Order
+from pipelines.declare import Column, Field, Label, Pipeline, Source, Spine, Training, days, hours
+
+RIDES = Source(
+    name="rides",
+    topic="rides",
+    event_time="at",
+    event_id="id",
+    fields=(
+        Field("id", required=True),
+        Field("at", "timestamp", required=True),
+        Field("city"),
+        Field("driver"),
+        Field("length", "float64"),
+        Field("price", "float64"),
+    ),
+)
+LAST = date(2024, 3, 31)
+"""Of the interval. A label takes two days to mature, so the parts are holdout 28 and 29, validation 25, training up to 22."""
+NIGHTS = Pipeline(
+    name="nights",
+    description="A number that tells, one that misses, two categories",
+    first_day=date(2024, 3, 1),
+    lateness=hours(3),
+    spine=Spine(
+        source=RIDES,
+        key="id",
+        at="at",
+        before=hours(1),
+        columns=(Column("city"), Column("driver"), Column("length"), Column("price")),
+    ),
+    features=(),
+    label=Label(source=RIDES, key="id", of="length > 0", horizon=days(1)),
+    training=Training(
+        every=days(7),
+        days=days(14),
+        validation=days(1),
+        holdout=days(2),
+        hidden=(8,),
+        embedding=2,
+        min_count=3,
+        dropout=0.0,
+        batch_size=32,
+        epochs=3,
+        shards=8,
+    ),
+)
+PARTS = (
+    Interval(date(2024, 3, 9), date(2024, 3, 23)),
+    Interval(date(2024, 3, 25), date(2024, 3, 26)),
+    Interval(date(2024, 3, 28), date(2024, 3, 30)),
+)
+
+
+def rides(name: str, rows: dict[date, int], **training: Any) -> Pipeline:
+    """The pipeline under a name of its own, its tables written with so many labelled examples for each day."""
+    pipeline = replace(NIGHTS, name=name, training=replace(NIGHTS.training, **training))
+    if lake.load(batches.events_uri(RIDES)) is None:
+        lake.append(batches.events_uri(RIDES), pa.table({"id": ["one"]}))
+    numbered = [(day, number) for day, count in rows.items() for number in range(count)]
+    random = np.random.default_rng(11)
+    length = random.normal(3000, 500, len(numbered))
+    likely = 1 / (1 + np.exp(-(length - 3000) / 250))
+    as_of = [midnight(day) + pipeline.lateness + timedelta(minutes=number) for day, number in numbered]
+    examples = {
+        "key": [f"{day}/{number}" for day, number in numbered],
+        "as_of": pa.array(as_of, lake.INSTANT),
+        "city": [["Ghent", "Bruges", None][number % 3] for _, number in numbered],
+        "driver": [f"driver {number}" for _, number in numbered],
+        "length": length,
+        "price": [None if number % 4 == 0 else float(number) for _, number in numbered],
+        "as_of_date": pa.array([day for day, _ in numbered], pa.date32()),
+    }
+    labels = {
+        "key": examples["key"],
+        "as_of": examples["as_of"],
+        "label": (random.random(len(numbered)) < likely).astype(np.int32),
+        "mature_date": pa.array([(moment + pipeline.label.horizon).date() for moment in as_of], pa.date32()),
+    }
+    lake.append(lake.uri(name, "examples"), pa.table(examples), partition_by=["as_of_date"])
+    lake.append(lake.uri(name, "labels"), pa.table(labels), partition_by=["mature_date"])
+    return pipeline
+
+
+def full(training: int = 8, validation: int = 7, holdout: int = 20) -> dict[date, int]:
+    """Rows for each day of the three parts."""
+    return {day: rows for part, rows in zip(PARTS, (training, validation, holdout), strict=True) for day in part.days()}
+
+
+def job(pipeline: Pipeline, run_id: str, when: str = "always", **options: Any) -> Job:
+    asked = Namespace(when=when, **{"ranks": None, "epochs": None, **options})
+    return Job(command="train", options=asked, run_id=run_id, pipeline=pipeline, interval=Interval(LAST, LAST + DAY))
+
+
+@pytest.fixture(autouse=True)
+def own_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PENSTOCK_LAKE", str(tmp_path / "lake"))
+    return tmp_path / "lake"
+
+
+# The order of examples.
+
+
+def seen(order: Order, epoch: int, ranks: int, first: int = 0) -> list[set[tuple[int, int]]]:
+    """What each step sees, over all ranks: (row group, row)."""
+    streams = [order.picks(epoch=epoch, shard=shard, first=first) for rank in range(ranks) for shard in order.owned(rank, ranks)]
+    steps = []
+    for _ in range(first, order.steps):
+        picked = [(group, int(row)) for stream in streams for group, rows in next(stream) for row in rows]
+        assert len(picked) == len(set(picked))
+        steps.append(set(picked))
+    assert all(next(stream, None) is None for stream in streams)
+    return steps
+
+
+@pytest.mark.parametrize("rows", [(5,), (1,) * 3, (7, 9, 4, 11, 3, 8, 2, 13, 6, 6), (40,) * 8, (100, 1, 1, 1, 1, 1, 1, 1)])
+def test_every_number_of_ranks_sees_the_same_examples_at_each_step(rows: tuple[int, ...]) -> None:
+    order = Order(rows=rows, shards=8, batch=32, seed=3)
+    once = seen(order, epoch=0, ranks=1)
+    assert set().union(*once) == {(group, row) for group, count in enumerate(rows) for row in range(count)}
+    assert [len(step) for step in once] == [order.size(step) for step in range(order.steps)]
+    for ranks in (2, 4, 8):
+        assert seen(order, epoch=0, ranks=ranks) == once
+    for first in range(order.steps):
+        assert seen(order, epoch=0, ranks=2, first=first) == once[first:]
+
+
+def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:
+    order = Order(rows=(40,) * 16, shards=8, batch=32, seed=3)
+    first, second = seen(order, epoch=0, ranks=2), seen(order, epoch=1, ranks=2)
+    other = seen(Order(rows=(40,) * 16, shards=8, batch=32, seed=4), epoch=0, ranks=2)
+    assert first != second and first != other
+    assert set().union(*first) == set().union(*second)
+
+
+# Whether it is due, and what can't be trained on.
+
+
+def test_never_says_so_and_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    asked = job(NIGHTS, "n", when="never")
+    stage.run(asked)
+    assert asked.report == {"trained": False, "reason": "not asked for: --when never"}
+
+
+def test_a_registry_that_is_away_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    began = time.monotonic()
+    with pytest.raises(RetryError, match=r"127\.0\.0\.1:1 did not answer"):
+        stage.run(job(NIGHTS, "away"))
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.mlflow
+@pytest.mark.parametrize(
+    ("name", "rows", "says"),
+    [
+        ("empty_training", full(training=0), "has no day to train on"),
+        ("empty_validation", full(validation=0), "no labelled example in its validation days 2024-03-25"),
+        ("empty_holdout", full(holdout=0), "no labelled example in its holdout days 2024-03-28"),
+        ("one_row", full(training=0) | {PARTS[0].last: 1}, "all 1 labelled examples"),
+    ],
+)
+def test_parts_without_examples_are_one_clear_error(
+    name: str, rows: dict[date, int], says: str, mlflow_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server)
+    with pytest.raises(DataError, match=says):
+        stage.run(job(rides(name, rows), "empty"))
+
+
+@pytest.mark.mlflow
+def test_wrong_ranks_and_missing_tables_are_told(mlflow_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server)
+    with pytest.raises(UsageError, match=r"--ranks 3: .*the ranks must divide the shards"):
+        stage.run(job(NIGHTS, "ranks", ranks=3))
+    with pytest.raises(DataError, match=r"nights has no examples yet\. Run `penstock features nights`"):
+        stage.run(job(NIGHTS, "tables"))
+
+
+def test_a_diverged_training_names_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jobs.train import fit, process_group
+
+    prepared = prepare(rides("diverging", full(), learning_rate=1e30), tmp_path)
+    with (
+        single_rank(monkeypatch),
+        process_group.joined() as group,
+        pytest.raises(DataError, match="no finite number at step 1 of epoch 0"),
+    ):
+        fit.train(prepared, tmp_path, group)
+
+
+# Real ranks.
+
+
+@pytest.mark.torch
+@pytest.mark.mlflow
+def test_two_ranks_train_and_register_what_one_rank_does(mlflow_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """101 examples are uneven for two ranks, and the validation part has a single row, so one rank has none."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server)
+    rows = full(training=7, validation=1) | {PARTS[0].last: 10}
+    pipeline = rides("two_ranks", rows)
+    two = job(pipeline, "two")
+    stage.run(two)
+    assert two.report["rows"] == {"training": 101, "validation": 1, "holdout": 40}
+
+    # The version says what it is, its run holds the snapshot, and what it scores is what the ranks' network scored.
+    (version,) = registry.versions(pipeline)
+    assert version.number == two.report["version"] == 1
+    assert version.trained_through == date(2024, 3, 25) and version.holdout == PARTS[2]
+    assert version.tags["trained_from"] == "2024-03-09" and version.tags["run_id"] == "two"
+    assert float(version.tags["base_rate"]) == two.report["base_rate"]
+    assert_run_holds_the_snapshot(version)
+    assert_scores_as_reported(pipeline, version, two.report["figures"]["holdout"]["network"])
+
+    # A retry of the same run finds its earlier self; the next run is not due before a week has passed.
+    retry = job(pipeline, "two")
+    stage.run(retry)
+    assert retry.report["version"] == 1 and not retry.report["trained"]
+    early = job(pipeline, "early", when="due")
+    stage.run(early)
+    assert early.report["reason"].startswith("not due until the run over 2024-04-07")
+    assert len(registry.versions(pipeline)) == 1
+
+    # One rank takes the same steps: the figures differ by rounding alone.
+    one = job(pipeline, "one", ranks=1)
+    stage.run(one)
+    assert one.report["version"] == 2
+    for part, models in two.report["figures"].items():
+        for figure in ("log_loss",) if part == "validation" else ("log_loss", "average_precision"):
+            assert one.report["figures"][part]["network"][figure] == pytest.approx(models["network"][figure], abs=1e-5)
+
+
+def assert_run_holds_the_snapshot(version: registry.Version) -> None:
+    import mlflow
+
+    snapshot = json.loads(mlflow.artifacts.load_text(f"runs:/{version.run_id}/snapshot.json"))
+    assert snapshot["sources"] == {"rides": 0}
+    assert snapshot["tables"]["examples"]["version"] == int(version.tags["examples_version"])
+    assert len(snapshot["tables"]["examples"]["files"]) == 17  # 14 days of training, 1 of validation, 2 of holdout.
+    run = mlflow.get_run(version.run_id)
+    assert run.info.status == "FINISHED"
+    assert {"training_loss", "validation_loss", "holdout_network_log_loss", "holdout_gradient_boosting_log_loss"} <= set(
+        run.data.metrics
+    )
+
+
+def assert_scores_as_reported(pipeline: Pipeline, version: registry.Version, figures: dict[str, float]) -> None:
+    from sklearn.metrics import average_precision_score, log_loss
+
+    examples = lake.load(lake.uri(pipeline.name, "examples"))
+    labels = lake.load(lake.uri(pipeline.name, "labels"))
+    assert examples is not None and labels is not None
+    rows = lake.query(examples, "select * from t where as_of_date >= '2024-03-28' order by key")
+    label = dict(zip(*lake.query(labels, "select key, label from t").to_pydict().values(), strict=True))
+    truth = [label[key] for key in rows["key"].to_pylist()]
+    scores = registry.load(pipeline, version.number).score(rows)
+    assert log_loss(truth, scores) == pytest.approx(figures["log_loss"], abs=1e-6)
+    assert average_precision_score(truth, scores) == pytest.approx(figures["average_precision"], abs=1e-6)
+
+
+@pytest.mark.torch
+@pytest.mark.mlflow
+def test_a_killed_rank_ends_the_job_and_registers_nothing(mlflow_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server)
+    pipeline = rides("killed", full(), epochs=1_000_000, patience=1_000_000)
+    killed: list[float] = []
+
+    def kill() -> None:
+        victim = rank(psutil.Process(), 1)
+        time.sleep(2)
+        victim.kill()
+        killed.append(time.monotonic())
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(RetryError, match="rank-1 ended without a word"):
+        stage.run(job(pipeline, "killed"))
+    killer.join()
+    assert time.monotonic() - killed[0] < 60
+    assert not [child for child in psutil.Process().children(recursive=True) if "jobs.train" in " ".join(child.cmdline())]
+    assert registry.versions(pipeline) == []
+
+
+@pytest.mark.torch
+@pytest.mark.mlflow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_the_ranks_end_with_their_stage(number: int, code: int, own_lake: Path, mlflow_server: str, tmp_path: Path) -> None:
+    """SIGTERM also takes the scratch folder away; after SIGKILL the kernel tells the children."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    script = (
+        "import test_train as t; from jobs.train import stage\n"
+        "stage.run(t.job(t.rides('ended', t.full(), epochs=1_000_000, patience=1_000_000), 'ended'))"
+    )
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": mlflow_server, "TMPDIR": str(scratch), "PENSTOCK_LAKE": str(own_lake)}
+    environment["PYTHONPATH"] = str(Path(__file__).parent)
+    child = subprocess.Popen([sys.executable, "-c", script], env=environment, stdin=subprocess.DEVNULL)
+    victims = [rank(psutil.Process(child.pid), number) for number in (0, 1)]
+    child.send_signal(number)
+    assert child.wait(30) == code
+    _, alive = psutil.wait_procs(victims, timeout=30)
+    assert not alive
+    assert list(scratch.glob("penstock-train-*")) == [] or number == signal.SIGKILL
+
+
+def rank(process: psutil.Process, number: int) -> psutil.Process:
+    """A rank below a process, once it has come so far that it prints."""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        for child in process.children(recursive=True):
+            try:
+                if "jobs.train.rank" in child.cmdline() and child.environ().get("RANK") == str(number):
+                    return child
+            except psutil.Error:
+                continue
+        time.sleep(0.1)
+    raise AssertionError(f"rank {number} did not start")
+
+
+def prepare(pipeline: Pipeline, folder: Path) -> Any:
+    """The parts of a pipeline, prepared in a folder. Returns the plan."""
+    from jobs.parts import split
+    from jobs.train.prepare import prepare
+    from jobs.train.snapshot import Pinned
+
+    pinned = Pinned.newest(pipeline)
+    return prepare(pipeline, pinned, split(pipeline, LAST, pinned.oldest()), pipeline.training, folder).plan
+
+
+@contextlib.contextmanager
+def single_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The environment that torchrun gives to the only rank."""
+    for name, value in {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    yield

@@ -89,6 +89,10 @@ def test_two_days_hold_what_was_known_on_them() -> None:
     assert (known.date(), first["scheduled_departure"][:10]) == (date(2013, 3, 9), "2013-03-12")
 
 
+def test_days_without_flights_are_empty() -> None:
+    assert [len(history) for history in flights.histories(Interval.inclusive(date(2012, 1, 1), date(2012, 1, 1)))] == [0, 0, 0]
+
+
 def test_every_kind_of_damage_is_a_dead_letter_and_nothing_else_changes() -> None:
     for history in flights.histories(DAYS):
         broken, count = damaged(history, 7)

@@ -121,6 +121,8 @@ def scheduled_arrival(departure: pa.ChunkedArray, clock: pa.ChunkedArray, zones:
         pc.subtract(table["clock"], pc.multiply(pc.divide(table["clock"], 100), 100)),
     )
     table = table.append_column("since_midnight", _seconds(minutes, 60))
+    if not len(table):
+        return pa.nulls(0, _UTC)
     parts = [_arrival(table.filter(pc.equal(table["zone"], zone)), zone.as_py()) for zone in pc.unique(table["zone"])]
     together = pa.concat_tables(parts)
     return together.column("arrival").take(pc.sort_indices(together["row"])).combine_chunks()

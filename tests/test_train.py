@@ -9,115 +9,19 @@ import subprocess
 import sys
 import threading
 import time
-from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import psutil
-import pyarrow as pa
 import pytest
+from small_training import NIGHTS, PARTS, full, job, prepare, rides
 
-from jobs import batches, lake, registry
-from jobs.command import Job
+from jobs import lake, registry
 from jobs.errors import DataError, RetryError, UsageError
-from jobs.interval import DAY, Interval, midnight
 from jobs.train import stage
 from jobs.train.order import Order
-from pipelines.declare import Column, Field, Label, Pipeline, Source, Spine, Training, days, hours
-
-RIDES = Source(
-    name="rides",
-    topic="rides",
-    event_time="at",
-    event_id="id",
-    fields=(
-        Field("id", required=True),
-        Field("at", "timestamp", required=True),
-        Field("city"),
-        Field("driver"),
-        Field("length", "float64"),
-        Field("price", "float64"),
-    ),
-)
-LAST = date(2024, 3, 31)
-"""Of the interval. A label takes two days to mature, so the parts are holdout 28 and 29, validation 25, training up to 22."""
-NIGHTS = Pipeline(
-    name="nights",
-    description="A number that tells, one that misses, two categories",
-    first_day=date(2024, 3, 1),
-    lateness=hours(3),
-    spine=Spine(
-        source=RIDES,
-        key="id",
-        at="at",
-        before=hours(1),
-        columns=(Column("city"), Column("driver"), Column("length"), Column("price")),
-    ),
-    features=(),
-    label=Label(source=RIDES, key="id", of="length > 0", horizon=days(1)),
-    training=Training(
-        every=days(7),
-        days=days(14),
-        validation=days(1),
-        holdout=days(2),
-        hidden=(8,),
-        embedding=2,
-        min_count=3,
-        dropout=0.0,
-        batch_size=32,
-        epochs=3,
-        shards=8,
-    ),
-)
-PARTS = (
-    Interval(date(2024, 3, 9), date(2024, 3, 23)),
-    Interval(date(2024, 3, 25), date(2024, 3, 26)),
-    Interval(date(2024, 3, 28), date(2024, 3, 30)),
-)
-
-
-def rides(name: str, rows: dict[date, int], **training: Any) -> Pipeline:
-    """The pipeline under a name of its own, its tables written with so many labelled examples for each day."""
-    pipeline = replace(NIGHTS, name=name, training=replace(NIGHTS.training, **training))
-    if lake.load(batches.events_uri(RIDES)) is None:
-        lake.append(batches.events_uri(RIDES), pa.table({"id": ["one"]}))
-    numbered = [(day, number) for day, count in rows.items() for number in range(count)]
-    random = np.random.default_rng(11)
-    length = random.normal(3000, 500, len(numbered))
-    likely = 1 / (1 + np.exp(-(length - 3000) / 250))
-    as_of = [midnight(day) + pipeline.lateness + timedelta(minutes=number) for day, number in numbered]
-    examples = {
-        "key": [f"{day}/{number}" for day, number in numbered],
-        "as_of": pa.array(as_of, lake.INSTANT),
-        "city": [["Ghent", "Bruges", None][number % 3] for _, number in numbered],
-        "driver": [f"driver {number}" for _, number in numbered],
-        "length": length,
-        "price": [None if number % 4 == 0 else float(number) for _, number in numbered],
-        "as_of_date": pa.array([day for day, _ in numbered], pa.date32()),
-    }
-    labels = {
-        "key": examples["key"],
-        "as_of": examples["as_of"],
-        "label": (random.random(len(numbered)) < likely).astype(np.int32),
-        "mature_date": pa.array([(moment + pipeline.label.horizon).date() for moment in as_of], pa.date32()),
-    }
-    lake.append(lake.uri(name, "examples"), pa.table(examples), partition_by=["as_of_date"])
-    lake.append(lake.uri(name, "labels"), pa.table(labels), partition_by=["mature_date"])
-    return pipeline
-
-
-def full(training: int = 8, validation: int = 7, holdout: int = 20) -> dict[date, int]:
-    """Rows for each day of the three parts."""
-    return {day: rows for part, rows in zip(PARTS, (training, validation, holdout), strict=True) for day in part.days()}
-
-
-def job(pipeline: Pipeline, run_id: str, when: str = "always", **options: Any) -> Job:
-    asked = Namespace(when=when, **{"ranks": None, "epochs": None, **options})
-    return Job(command="train", options=asked, run_id=run_id, pipeline=pipeline, interval=Interval(LAST, LAST + DAY))
+from pipelines.declare import Pipeline
 
 
 @pytest.fixture(autouse=True)
@@ -209,13 +113,13 @@ def test_wrong_ranks_and_missing_tables_are_told(mlflow_server: str, monkeypatch
 def test_a_diverged_training_names_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jobs.train import fit, process_group
 
-    prepared = prepare(rides("diverging", full(), learning_rate=1e30), tmp_path)
+    plan = prepare(rides("diverging", full(), learning_rate=1e30), tmp_path).plan
     with (
         single_rank(monkeypatch),
         process_group.joined() as group,
         pytest.raises(DataError, match="no finite number at step 1 of epoch 0"),
     ):
-        fit.train(prepared, tmp_path, group)
+        fit.train(plan, tmp_path, group)
 
 
 # Real ranks.
@@ -318,7 +222,7 @@ def test_the_ranks_end_with_their_stage(number: int, code: int, own_lake: Path, 
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     script = (
-        "import test_train as t; from jobs.train import stage\n"
+        "import small_training as t; from jobs.train import stage\n"
         "stage.run(t.job(t.rides('ended', t.full(), epochs=1_000_000, patience=1_000_000), 'ended'))"
     )
     environment = {**os.environ, "MLFLOW_TRACKING_URI": mlflow_server, "TMPDIR": str(scratch), "PENSTOCK_LAKE": str(own_lake)}
@@ -344,16 +248,6 @@ def rank(process: psutil.Process, number: int) -> psutil.Process:
                 continue
         time.sleep(0.1)
     raise AssertionError(f"rank {number} did not start")
-
-
-def prepare(pipeline: Pipeline, folder: Path) -> Any:
-    """The parts of a pipeline, prepared in a folder. Returns the plan."""
-    from jobs.parts import split
-    from jobs.train.prepare import prepare
-    from jobs.train.snapshot import Pinned
-
-    pinned = Pinned.newest(pipeline)
-    return prepare(pipeline, pinned, split(pipeline, LAST, pinned.oldest()), pipeline.training, folder).plan
 
 
 @contextlib.contextmanager

@@ -27,7 +27,8 @@ def supervise(folder: Path, ranks: int) -> None:
     Raises the failure that a child left, or RetryError where one was killed.
     """
     cores = len(os.sched_getaffinity(0))
-    torchrun = ["jobs.train.torchrun", "--standalone", "--nproc-per-node", str(ranks), "-m", "jobs.train.rank", str(folder)]
+    torchrun = ["jobs.train.torchrun", "--standalone", "--nproc-per-node", str(ranks), "--log-dir", str(folder / "torchrun")]
+    torchrun += ["-m", "jobs.train.rank", str(folder)]
     with _ended_by_signal(), contextlib.ExitStack() as stack:
         children = {
             "ranks": stack.enter_context(_child(torchrun, threads=max(1, cores // ranks))),

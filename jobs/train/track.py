@@ -73,15 +73,19 @@ def _log(client: Any, experiment: str, pipeline: Pipeline, account: Account, fol
     client.log_batch(run_id, metrics=metrics, params=params, tags=tags)
     client.log_dict(run_id, account.snapshot, "snapshot.json")
     with mlflow.start_run(run_id=run_id):
-        logged = mlflow.pyfunc.log_model(
-            name="model",
-            python_model=jobs.model.__file__,
-            artifacts={"model": str(folder / "model")},
-            signature=_signature(pipeline),
-            input_example=account.prepared.example.to_pandas(),
-            pip_requirements=[f"{name}=={importlib.metadata.version(name)}" for name in REQUIREMENTS],
-        )
+        logged = mlflow.pyfunc.log_model(name="model", **packed(pipeline, account.prepared, folder))
     return logged.model_uri, run_id
+
+
+def packed(pipeline: Pipeline, prepared: Prepared, folder: Path) -> dict[str, Any]:
+    """What MLflow needs to keep the model of the shared folder: `jobs/model.py` as its code, and the files in `model/`."""
+    return {
+        "python_model": jobs.model.__file__,
+        "artifacts": {"model": str(folder / "model")},
+        "signature": _signature(pipeline),
+        "input_example": prepared.example.to_pandas(),
+        "pip_requirements": [f"{name}=={importlib.metadata.version(name)}" for name in REQUIREMENTS],
+    }
 
 
 def _signature(pipeline: Pipeline) -> Any:

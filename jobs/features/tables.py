@@ -15,6 +15,9 @@ from jobs import lake
 from jobs.errors import RetryError, UsageError
 from jobs.interval import Interval
 
+RECENT = 100
+"""Commits of neighbours that may follow ours before we look for it."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
@@ -84,7 +87,8 @@ def _written(uri: str, output: Output, note: str) -> Written:
     """Our commit's version, by the note that it carries, and its rows by day, from the log alone."""
     table = lake.load(uri)
     assert table is not None
-    version = next(entry["version"] for entry in table.history() if entry.get("userMetadata") == note)
+    # A write that takes nothing away and adds nothing makes no commit: then the table as it stands is what we left.
+    version = next((entry["version"] for entry in table.history(RECENT) if entry.get("userMetadata") == note), table.version())
     files = pa.table(lake.load(uri, version).get_add_actions(flatten=True))  # type: ignore[union-attr]
     days = files.column(f"partition.{output.partition}").cast(pa.date32())
     ours = pc.and_(pc.greater_equal(days, pa.scalar(output.days.start)), pc.less(days, pa.scalar(output.days.end)))

@@ -237,43 +237,60 @@ class Training:
     """When a candidate is trained, on which days, and by which network."""
 
     every: timedelta
-    """A scheduled run trains when the newest version's training days end at least this long before. Whole days."""
+    """A run trains when what it would be trained through lies at least this long after the newest version's. Whole days."""
     days: timedelta
     """The most days that the training part takes, back from the validation part. Whole days."""
     validation: timedelta
     """The days on which training stops early. Whole days."""
     holdout: timedelta
     """The last days with mature labels, which only the promotion sees. Whole days."""
-    hidden: tuple[int, ...] = (128, 64)
-    """The widths of the hidden layers."""
+    hidden: tuple[int, ...] = (64,)
+    """The widths of the hidden layers of the perceptron that stands beside the linear part."""
     embedding: int = 8
     """The width of each category's embedding."""
     min_count: int = 20
     """A category seen less often in the training days shares the embedding of the unknown."""
-    dropout: float = 0.2
+    dropout: float = 0.5
     """The share of hidden units left out at each step; 0 turns it off."""
     batch_size: int = 2048
     """Examples in one step of all ranks together."""
-    epochs: int = 10
+    epochs: int = 30
     """The most passes over the training part."""
-    patience: int = 3
+    patience: int = 6
     """Passes without a better validation loss before training stops."""
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-4
+    learning_rate: float = 2e-4
+    """AdamW's, for the embeddings and the perceptron."""
+    linear_learning_rate: float = 0.1
+    """Gradient descent's with momentum, for the linear part."""
+    weight_decay: float = 0.1
+    """AdamW's, for the embeddings and the perceptron; 0 turns it off."""
+    averaging: float = 0.95
+    """The share of the average that each step keeps of the weights before it: the average is the model. 0 turns it off."""
     ranks: int = 2
     """Processes that train together; they divide `shards`."""
     shards: int = 64
     """Virtual shards of the training part: the order of examples is the same for each number of ranks that divides it."""
     seed: int = 7
+    """Of the first weights, of the order of the examples and of what is dropped out."""
 
     def __post_init__(self) -> None:
         for name in ("every", "days", "validation", "holdout"):
             _whole_days(f"{name} of training", getattr(self, name))
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout of training is {self.dropout}: it is a share, at least 0 and less than 1.")
+        for name in ("dropout", "averaging"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} of training is {getattr(self, name)}: it is a share, at least 0 and less than 1.")
         for name in ("embedding", "min_count", "batch_size", "epochs", "patience", "ranks", "shards"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} of training is {getattr(self, name)}: it must be at least 1.")
+        for name in ("learning_rate", "linear_learning_rate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} of training is {getattr(self, name)}: it must be greater than 0.")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay of training is {self.weight_decay}: it can't be negative; 0 turns it off.")
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(
+                f"hidden of training is {self.hidden}: it takes the width of each layer, at least one, for example (64,)."
+            )
         if self.shards % self.ranks or self.batch_size % self.shards:
             raise ValueError(
                 f"training has {self.ranks} ranks, {self.shards} shards and a batch of {self.batch_size}: "

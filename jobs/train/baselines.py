@@ -17,7 +17,7 @@ from jobs.train.figures import log_loss
 from jobs.train.plan import JUDGED, MODELS, Outcome, Plan, write_scores
 from jobs.train.stream import Batch, Part
 
-PENALTIES = (0.001, 0.01, 0.1)
+PENALTIES = (0.001, 0.01, 0.03, 0.1)
 """The inverse strengths of the regression's penalty that the validation days choose from."""
 TREES = 100
 """The most trees; the validation days say how many are used."""

@@ -4,7 +4,9 @@
 the base rate, so that the perceptron only has to add what is not.
 """
 
+import itertools
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +37,14 @@ class Network(nn.Module):  # type: ignore[misc]
         for column, bias in enumerate(self.biases):
             logits = logits + bias(ids[:, column])
         return logits[:, 0]  # type: ignore[no-any-return]
+
+    def linear_part(self) -> Iterator[nn.Parameter]:
+        """The parameters of the linear part."""
+        return itertools.chain(self.linear.parameters(), self.biases.parameters())
+
+    def deep_part(self) -> Iterator[nn.Parameter]:
+        """The parameters of the perceptron and of the embeddings."""
+        return itertools.chain(self.embeddings.parameters(), self.deep.parameters())
 
     def _begin_at(self, log_odds: float) -> None:
         """Start as the base rate: all zero but the bias, and small embeddings."""

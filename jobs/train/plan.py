@@ -41,6 +41,8 @@ class Plan:
     epochs: int
     patience: int
     learning_rate: float
+    linear_learning_rate: float
+    averaging: float
     weight_decay: float
     shards: int
     seed: int

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs import jars
+from jobs import archive, jars
 from jobs.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
 
 @contextmanager
-def session(name: str = "penstock") -> "Iterator[SparkSession]":
+def session(name: str = "penstock", *, jvm: tuple[str, ...] | None = None) -> "Iterator[SparkSession]":
     """The process's session: the one that is open already, or a new one that ends with the block.
 
+    `jvm` are flags for a JVM of this process's own, instead of those that use the archive of classes.
     Raises UsageError where Spark can't start here.
     """
     from pyspark.sql import SparkSession
@@ -55,14 +56,14 @@ def session(name: str = "penstock") -> "Iterator[SparkSession]":
         yield active
         return
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as scratch:
-        opened = _open(name, Path(scratch))
+        opened = _open(name, Path(scratch), archive.flags() if jvm is None else jvm)
         try:
             yield opened
         finally:
             opened.stop()
 
 
-def _open(name: str, scratch: Path) -> "SparkSession":
+def _open(name: str, scratch: Path, jvm: tuple[str, ...]) -> "SparkSession":
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -70,7 +71,7 @@ def _open(name: str, scratch: Path) -> "SparkSession":
     logging.getLogger("py4j").setLevel(logging.ERROR)
     builder: Any = SparkSession.builder.appName(name)
     if not os.environ.get("SPARK_REMOTE"):
-        for key, value in _settings(os.environ.get("SPARK_MASTER") or "local[*]", scratch).items():
+        for key, value in _settings(os.environ.get("SPARK_MASTER") or "local[*]", scratch, jvm).items():
             builder = builder.config(key, value)
     try:
         opened: SparkSession = builder.getOrCreate()
@@ -83,7 +84,7 @@ def _open(name: str, scratch: Path) -> "SparkSession":
     return opened
 
 
-def _settings(master: str, scratch: Path) -> dict[str, str]:
+def _settings(master: str, scratch: Path, jvm: tuple[str, ...]) -> dict[str, str]:
     """The configuration of a session that this process starts."""
     files = [str(path) for path in jars.fetch("spark")]
     settings = EVERYWHERE | {"spark.master": master, "spark.sql.warehouse.dir": str(scratch / "warehouse")}
@@ -98,7 +99,7 @@ def _settings(master: str, scratch: Path) -> dict[str, str]:
         "spark.driver.memory": "1536m",
         # On the JVM's own class path, they are neither copied nor served to executors.
         "spark.driver.extraClassPath": ":".join(files),
-        "spark.driver.extraJavaOptions": " ".join((*JVM, f"-Dderby.system.home={scratch}")),
+        "spark.driver.extraJavaOptions": " ".join((*JVM, *jvm, f"-Dderby.system.home={scratch}")),
         "spark.local.dir": str(scratch),
         "spark.sql.shuffle.partitions": str(cores),
     }

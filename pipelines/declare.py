@@ -252,19 +252,21 @@ class Training:
     """A category seen less often in the training days shares the embedding of the unknown."""
     dropout: float = 0.5
     """The share of hidden units left out at each step; 0 turns it off."""
+    day_discount: float = 0.5
+    """How far inputs that are alike for a whole day are held back, see `jobs.train.weights`; 0 turns it off, 1 is most."""
     batch_size: int = 2048
     """Examples in one step of all ranks together."""
-    epochs: int = 30
+    epochs: int = 20
     """The most passes over the training part."""
     patience: int = 6
     """Passes without a better validation loss before training stops."""
     learning_rate: float = 2e-4
     """AdamW's, for the embeddings and the perceptron."""
-    linear_learning_rate: float = 0.1
+    linear_learning_rate: float = 0.3
     """Gradient descent's with momentum, for the linear part."""
     weight_decay: float = 0.1
     """AdamW's, for the embeddings and the perceptron; 0 turns it off."""
-    averaging: float = 0.95
+    averaging: float = 0.98
     """The share of the average that each step keeps of the weights before it: the average is the model. 0 turns it off."""
     ranks: int = 2
     """Processes that train together; they divide `shards`."""
@@ -276,6 +278,8 @@ class Training:
     def __post_init__(self) -> None:
         for name in ("every", "days", "validation", "holdout"):
             _whole_days(f"{name} of training", getattr(self, name))
+        if not 0 <= self.day_discount <= 1:
+            raise ValueError(f"day_discount of training is {self.day_discount}: it lies between 0 and 1; 0 turns it off.")
         for name in ("dropout", "averaging"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} of training is {getattr(self, name)}: it is a share, at least 0 and less than 1.")

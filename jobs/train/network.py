@@ -19,6 +19,8 @@ class Network(nn.Module):  # type: ignore[misc]
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
+        self.register_buffer("number_weights", torch.tensor(plan.number_weights, dtype=torch.float32))
+        self.category_weights = plan.category_weights
         self.linear = nn.Linear(plan.numbers, 1)
         self.biases = nn.ModuleList(nn.Embedding(size, 1) for size in plan.categories)
         self.embeddings = nn.ModuleList(nn.Embedding(size, plan.embedding) for size in plan.categories)
@@ -32,10 +34,12 @@ class Network(nn.Module):  # type: ignore[misc]
 
     def forward(self, numbers: Tensor, ids: Tensor) -> Tensor:
         """Log-odds; the sigmoid is left to the loss, and to whoever wants probabilities."""
-        embedded = [embedding(ids[:, column]) for column, embedding in enumerate(self.embeddings)]
+        numbers = numbers * self.number_weights
+        columns = [(ids[:, column], weight) for column, weight in enumerate(self.category_weights)]
+        embedded = [embedding(each) * weight for embedding, (each, weight) in zip(self.embeddings, columns, strict=True)]
         logits = self.linear(numbers) + self.deep(torch.cat([numbers, *embedded], dim=1))
-        for column, bias in enumerate(self.biases):
-            logits = logits + bias(ids[:, column])
+        for bias, (each, weight) in zip(self.biases, columns, strict=True):
+            logits = logits + bias(each) * weight
         return logits[:, 0]  # type: ignore[no-any-return]
 
     def linear_part(self) -> Iterator[nn.Parameter]:

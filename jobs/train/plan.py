@@ -32,6 +32,10 @@ class Plan:
     """(number's column, column of the indicator that it is missing)."""
     categories: tuple[int, ...]
     """The size of each category's vocabulary, the unknown included."""
+    number_weights: tuple[float, ...]
+    """What the network multiplies each encoded number by, see `jobs.train.weights`."""
+    category_weights: tuple[float, ...]
+    """The same for each category."""
     base_rate: float
     """The share of positives in the training part."""
     hidden: tuple[int, ...]

@@ -5,9 +5,11 @@ Arrow and delta-rs only. The vocabularies and the numbers' scales are fitted on 
 
 import itertools
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -19,11 +21,13 @@ from jobs.model import Encoder
 from jobs.parts import Parts
 from jobs.train.plan import Plan
 from jobs.train.snapshot import Pinned
+from jobs.train.weights import weights_of_categories, weights_of_numbers
 from pipelines.declare import Pipeline, Training
 
 LIMIT = 2.0
 """Standardized numbers are cut off here: one blizzard's rates must not carry a model far outside what it was fitted on.
 Chosen among 1.5, 2, 3 and none by the average precision on days before any holdout."""
+EPOCH = date(1970, 1, 1).toordinal()
 ROWS_PER_GROUP = 8192
 """The most rows of a row group. A rank holds one row group for each of its shards in memory."""
 
@@ -57,12 +61,16 @@ def prepare(pipeline: Pipeline, pinned: Pinned, parts: Parts, settings: Training
     pq.write_table(_vocabularies(training, pipeline.categories, settings.min_count), model / "vocabularies.parquet")
     pq.write_table(_scales(training, pipeline.numbers), model / "numbers.parquet")
     encoder = Encoder.read(model)
+    encoded = {name: encoder.encode(rows) for name, rows in read.items()}
     for name, rows in read.items():
-        _write(encoder, rows, settings.shards, folder / f"{name}.parquet")
+        _write(*encoded[name], rows, settings.shards, folder / f"{name}.parquet")
+    days = (training["as_of_date"].cast(pa.int32()).to_numpy() - parts.training.start.toordinal() + EPOCH).astype(np.int64)
     plan = Plan(
         numbers=len(encoder.numbers) + len(encoder.indicated),
         indicators=tuple((int(column), len(encoder.numbers) + place) for place, column in enumerate(encoder.indicated)),
         categories=tuple(len(vocabulary) + 1 for vocabulary in encoder.vocabularies.values()),
+        number_weights=weights_of_numbers(encoded["training"][0], days, settings.day_discount),
+        category_weights=weights_of_categories(encoded["training"][1], days, settings.day_discount),
         base_rate=base_rate,
         **{name: getattr(settings, name) for name in Plan.__dataclass_fields__ if hasattr(settings, name)},
     )
@@ -136,9 +144,8 @@ def _scales(training: pa.Table, numbers: tuple[str, ...]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _write(encoder: Encoder, rows: pa.Table, shards: int, path: Path) -> None:
+def _write(numbers: npt.NDArray[np.float32], ids: npt.NDArray[np.int64], rows: pa.Table, shards: int, path: Path) -> None:
     """The encoded rows, in row groups of nearly equal size: as many as a multiple of the shards, or one for each row."""
-    numbers, ids = encoder.encode(rows)
     encoded = pa.table(
         {
             "numbers": pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1]),

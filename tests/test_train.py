@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from small_training import NIGHTS, PARTS, full, job, prepare, rides
@@ -120,6 +121,67 @@ def test_a_diverged_training_names_the_step(tmp_path: Path, monkeypatch: pytest.
         pytest.raises(DataError, match="no finite number at step 1 of epoch 0"),
     ):
         fit.train(plan, tmp_path, group)
+
+
+@pytest.mark.mlflow
+def test_a_server_that_goes_away_at_the_end_leaves_nothing_half_registered(
+    tmp_path: Path, mlflow_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jobs.train import baselines, fit, process_group
+    from jobs.train.figures import judge
+    from jobs.train.track import RUN_TAG, Account, publish
+
+    pipeline = rides("away_at_the_end", full())
+    prepared = prepare(pipeline, tmp_path)
+    with single_rank(monkeypatch), process_group.joined() as group:
+        fit.train(prepared.plan, tmp_path, group)
+    baselines.run(tmp_path)
+    tags = {"run_id": "late", "trained_through": "2024-03-25", "holdout_from": "2024-03-28", "holdout_to": "2024-03-29"}
+    account = Account(prepared=prepared, snapshot={}, figures=judge(tmp_path), seconds={}, tags=tags)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    with pytest.raises(RetryError, match="did not answer"):
+        publish(pipeline, account, tmp_path)
+
+    # An attempt that got as far as its run, then the one that gets through, then its twin.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server)
+    assert registry.versions(pipeline) == []
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    experiment = client.create_experiment(pipeline.name)
+    client.create_run(experiment, tags={RUN_TAG: "late"})
+    assert publish(pipeline, account, tmp_path) == 1
+    (run,) = client.search_runs([experiment])
+    assert run.info.run_id == registry.versions(pipeline)[0].run_id and run.info.status == "FINISHED"
+
+
+def test_what_is_alike_for_a_whole_day_weighs_less() -> None:
+    """Forty days of 25 examples: a design effect of 25 for what is one value a day, of 1 for what varies within the day."""
+    from jobs.train.weights import weights_of_categories, weights_of_numbers
+
+    days = np.repeat(np.arange(40), 25)
+    random = np.random.default_rng(5)
+    numbers = np.stack([random.normal(size=40)[days], random.normal(size=1000), np.ones(1000)], axis=1).astype(np.float32)
+    assert weights_of_numbers(numbers, days, 0.5) == pytest.approx((25**-0.25, 1, 1), rel=0.1)
+    assert weights_of_categories(np.stack([days % 7, random.integers(7, size=1000)], axis=1), days, 0.5) == pytest.approx(
+        (25**-0.25, 1), rel=0.1
+    )
+    assert weights_of_numbers(numbers, days, 0.0) == (1, 1, 1)
+    assert weights_of_numbers(numbers, np.zeros(1000, dtype=np.int64), 0.5) == (1, 1, 1)
+
+
+def test_the_figures_are_scikit_learns() -> None:
+    from sklearn.metrics import average_precision_score
+    from sklearn.metrics import log_loss as reference
+
+    from jobs.train.figures import average_precision, log_loss
+
+    random = np.random.default_rng(3)
+    for rows in (2, 10, 500):
+        labels = np.append(random.integers(2, size=rows), [0, 1])
+        scores = np.round(random.random(rows + 2), 1 if rows == 10 else 6)
+        assert log_loss(labels, scores) == pytest.approx(reference(labels, scores))
+        assert average_precision(labels, scores) == pytest.approx(average_precision_score(labels, scores))
 
 
 # Real ranks.

@@ -17,7 +17,7 @@ from jobs import champion, registry
 from jobs.errors import RetryError
 from jobs.interval import DAY
 from jobs.promote import stage
-from jobs.promote.metrics import METRICS
+from jobs.metrics import METRICS
 from pipelines.declare import Pipeline, Promotion
 
 EARLY, LATER, LATEST = date(2013, 3, 2), date(2013, 3, 3), date(2013, 3, 5)

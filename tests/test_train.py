@@ -170,20 +170,6 @@ def test_what_is_alike_for_a_whole_day_weighs_less() -> None:
     assert weights_of_numbers(numbers, np.zeros(1000, dtype=np.int64), 0.5) == (1, 1, 1)
 
 
-def test_the_figures_are_scikit_learns() -> None:
-    from sklearn.metrics import average_precision_score
-    from sklearn.metrics import log_loss as reference
-
-    from jobs.train.figures import average_precision, log_loss
-
-    random = np.random.default_rng(3)
-    for rows in (2, 10, 500):
-        labels = np.append(random.integers(2, size=rows), [0, 1])
-        scores = np.round(random.random(rows + 2), 1 if rows == 10 else 6)
-        assert log_loss(labels, scores) == pytest.approx(reference(labels, scores))
-        assert average_precision(labels, scores) == pytest.approx(average_precision_score(labels, scores))
-
-
 # Real ranks.
 
 

@@ -34,13 +34,13 @@ def run(job: Job) -> None:
     assert job.pipeline is not None and job.interval is not None
     batches.require_closed(job.pipeline, job.interval)
     inputs = batches.snapshot(job.pipeline)
-    job.report.update(inputs=inputs, tables={}, seconds={})
+    job.report.update(inputs=inputs, tables={}, seconds_of={})
     clock = time.monotonic()
     with session() as spark:
-        job.report["seconds"]["session"] = round(time.monotonic() - clock, 1)
+        job.report["seconds_of"]["session"] = round(time.monotonic() - clock, 1)
         _compute(spark, job, job.pipeline, job.interval, inputs)
         clock = time.monotonic()
-    job.report["seconds"]["stop"] = round(time.monotonic() - clock, 1)
+    job.report["seconds_of"]["stop"] = round(time.monotonic() - clock, 1)
     if not job.options.json:
         rows = ", ".join(f"{table} {facts['rows']}" for table, facts in job.report["tables"].items())
         print(f"{job.pipeline.name}, {job.interval}: {rows}")
@@ -105,5 +105,5 @@ def _timed(job: Job, step: str) -> Iterator[None]:
     """Put the seconds of a step into the report, and tell of it."""
     clock = time.monotonic()
     yield
-    job.report["seconds"][step] = round(time.monotonic() - clock, 1)
-    log.info("features: %s, %.1f s", step, job.report["seconds"][step])
+    job.report["seconds_of"][step] = round(time.monotonic() - clock, 1)
+    log.info("features: %s, %.1f s", step, job.report["seconds_of"][step])

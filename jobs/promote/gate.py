@@ -17,7 +17,7 @@ from jobs import parts, registry
 from jobs.champion import Decision
 from jobs.errors import RetryError
 from jobs.promote import holdout
-from jobs.promote.metrics import METRICS, Floats, Measured, draw, gain, measure
+from jobs.metrics import METRICS, Floats, Measured, draw, gain, measure
 from pipelines.declare import Pipeline
 
 SEED = 0

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from jobs import inputs, lake
 from jobs.errors import DataError
 from jobs.interval import Interval, midnight
-from jobs.promote.metrics import Floats, Ints
+from jobs.metrics import Floats, Ints
 from pipelines.declare import Pipeline
 
 Score = Callable[[pa.Table], Floats]

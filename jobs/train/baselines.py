@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jobs.metrics import value
 from jobs.train import lifeline
-from jobs.train.figures import log_loss
 from jobs.train.plan import JUDGED, MODELS, Outcome, Plan, write_scores
 from jobs.train.stream import Batch, Part
 
@@ -54,7 +54,7 @@ def _logistic_regression(plan: Plan, parts: dict[str, Batch]) -> Scores:
     for penalty in PENALTIES:
         model = LogisticRegression(C=penalty, max_iter=200).fit(encoded["training"], parts["training"].labels)
         tried.append({name: model.predict_proba(encoded[name])[:, 1] for name in JUDGED})
-    return min(tried, key=lambda scores: log_loss(parts["validation"].labels, scores["validation"]))
+    return min(tried, key=lambda scores: _loss(parts["validation"], scores["validation"]))
 
 
 def _gradient_boosting(plan: Plan, parts: dict[str, Batch]) -> Scores:
@@ -72,8 +72,12 @@ def _gradient_boosting(plan: Plan, parts: dict[str, Batch]) -> Scores:
         max_iter=TREES, max_leaf_nodes=15, categorical_features=categorical, early_stopping=False, random_state=plan.seed
     ).fit(inputs(parts["training"]), parts["training"].labels)
     staged = {name: [scores[:, 1] for scores in model.staged_predict_proba(inputs(parts[name]))] for name in JUDGED}
-    losses = [log_loss(parts["validation"].labels, scores) for scores in staged["validation"]]
+    losses = [_loss(parts["validation"], scores) for scores in staged["validation"]]
     return {name: scores[int(np.argmin(losses))] for name, scores in staged.items()}
+
+
+def _loss(part: Batch, scores: npt.NDArray[np.float64]) -> float:
+    return value("log_loss", part.labels.astype(np.int64), scores)
 
 
 def _read(path: Path) -> Batch:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, log_loss
 
-from jobs.promote.metrics import METRICS, draw, gain, measure
+from jobs.metrics import METRICS, draw, gain, measure
 
 SCIKIT: dict[str, Callable[..., float]] = {"log_loss": log_loss, "average_precision": average_precision_score}
 

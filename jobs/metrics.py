@@ -1,4 +1,4 @@
-"""The gate's metrics, resampled by day.
+"""The metrics of training and promotion, as they are and resampled by day.
 
 Examples of one day have the weather and the delays of that day in common, so days are what is drawn, with replacement
 (the cluster bootstrap; Davison and Hinkley, Bootstrap Methods and their Application, 1997, section 3.8). A resample is a
@@ -85,13 +85,16 @@ class Measured:
     resampled: Floats
 
 
+def value(name: str, labels: Ints, scores: Floats) -> float:
+    """The metric over the examples as they are."""
+    function, _ = METRICS[name]
+    return float(function(labels, scores, np.zeros(len(labels), dtype=np.int64), np.ones((1, 1)))[0])
+
+
 def measure(name: str, labels: Ints, scores: Floats, days: Ints, weights: Floats) -> Measured:
     """The metric over the examples as they are, and over each resample of their days."""
     function, _ = METRICS[name]
-    return Measured(
-        value=float(function(labels, scores, days, np.ones((1, weights.shape[1])))[0]),
-        resampled=function(labels, scores, days, weights),
-    )
+    return Measured(value=value(name, labels, scores), resampled=function(labels, scores, days, weights))
 
 
 def gain(name: str, model: Measured, other: Measured, confidence: float) -> dict[str, float]:

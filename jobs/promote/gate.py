@@ -16,8 +16,8 @@ import pyarrow as pa
 from jobs import parts, registry
 from jobs.champion import Decision
 from jobs.errors import RetryError
-from jobs.promote import holdout
 from jobs.metrics import METRICS, Floats, Measured, draw, gain, measure
+from jobs.promote import holdout
 from pipelines.declare import Pipeline
 
 SEED = 0

@@ -14,7 +14,6 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from jobs import batches
-from jobs.errors import UsageError
 from jobs.features.reach import Reach, epoch
 from pipelines.declare import Source
 
@@ -54,14 +53,6 @@ def fields_in(source: Source, expressions: Iterable[str | None]) -> list[str]:
     """The source's fields that SQL expressions may name: those whose name stands in them as a word."""
     words = {word.lower() for text in expressions if text for word in re.findall(r"\w+", text)}
     return [field.name for field in source.fields if field.name.lower() in words]
-
-
-def type_of(frame: DataFrame, sql: str, where: str) -> str:
-    """The type of a declared expression over the events. Raises UsageError where Spark can't make sense of it."""
-    try:
-        return str(frame.select(fn.expr(sql)).schema[0].dataType.simpleString())
-    except AnalysisException as failure:
-        raise UsageError(f"{where}: {sql!r} is no expression over the fields of its source: {reason(failure)}") from failure
 
 
 def reason(failure: AnalysisException) -> str:

@@ -3,8 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
-from jobs.errors import UsageError
-from jobs.features.events import POSITION, shift, type_of
+from jobs.features.events import POSITION, shift
 from jobs.features.reach import labels_as_of
 from jobs.features.spine import on_time
 from jobs.interval import Interval
@@ -20,9 +19,6 @@ def outcomes(pipeline: Pipeline, spine: DataFrame, events: DataFrame, interval: 
     known before the example matured. `found` says whether there is one; the position is the outcome's.
     """
     label = pipeline.label
-    found = type_of(events, label.of, f"the label of {pipeline.name!r}")
-    if found != "boolean":
-        raise UsageError(f"the label of {pipeline.name!r} is {label.of!r}, which is {found}: write a condition, true or false.")
     examples = on_time(spine, labels_as_of(pipeline, interval)).select(
         "key",
         "as_of",

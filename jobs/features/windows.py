@@ -1,4 +1,4 @@
-"""Aggregates over windows of days, for all days of a range in one pass.
+"""Aggregates over windows of days, for all days of a range and all sets of a source in one pass.
 
 An event is visible at the end of day D when it happened and was known by then, and it lies in a window of w days until D
 reaches `event_day + w`. So it enters every window on its first visible day, max(event day, known day), and leaves each on
@@ -9,6 +9,8 @@ a day that is known from the start. Three steps, none of which looks at a day of
 3. *running sums* of the changes by entity, over days; between two changes nothing moves, so those days are filled in.
 
 Everything is a sum of integers: exact, in whatever order it is added up. Means and rates are divided at the very end.
+The sets of one source go through the steps together, told apart by `set`: on a laptop a short job's time goes into
+planning and compiling, which this does once.
 """
 
 import functools
@@ -19,13 +21,11 @@ from datetime import timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 
-from jobs.errors import UsageError
-from jobs.features.events import shift, type_of
+from jobs.features.events import shift
 from jobs.features.reach import epoch
 from jobs.interval import Interval
 from pipelines.declare import Aggregate, FeatureSet
 
-INTEGERS = ("tinyint", "smallint", "int", "bigint")
 EVENTS = "1"
 """The measure that counts all events: an entity without any in its longest window has no row."""
 
@@ -36,6 +36,132 @@ class Parts:
 
     value: str
     divisor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The running sums of the sets of one source, and what their columns mean."""
+
+    sets: tuple[FeatureSet, ...]
+
+    @property
+    def measures(self) -> dict[str, str]:
+        """Each different sum, as SQL over one event, with the stem of its columns."""
+        needed = [EVENTS]
+        for found in (parts(aggregate) for feature_set in self.sets for aggregate in feature_set.aggregates):
+            needed += [found.value] if found.divisor is None else [found.value, found.divisor]
+        return {sql: f"m{number}" for number, sql in enumerate(dict.fromkeys(needed))}
+
+    @property
+    def windows(self) -> list[int]:
+        """Each different window, in days."""
+        return sorted({window.days for feature_set in self.sets for window in feature_set.windows})
+
+    @property
+    def columns(self) -> list[str]:
+        """The sums' columns: each measure in each window."""
+        return [f"{name}_{window}" for window in self.windows for name in self.measures.values()]
+
+    @property
+    def entity(self) -> list[str]:
+        """What tells the rows of two entities apart: the set, and the fields of all sets, null where a set has not got them."""
+        return ["set", *dict.fromkeys(name for feature_set in self.sets for name in feature_set.entity)]
+
+    def column(self, measure: str, window: timedelta) -> Column:
+        """One sum."""
+        return fn.col(f"{self.measures[measure]}_{window.days}")
+
+    def of(self, events: DataFrame, interval: Interval) -> DataFrame:
+        """One row for each entity and `day` of the interval with an event in the longest window.
+
+        `events` are those that count, with their fields, `event_day` and `known_day`.
+        """
+        return self._running(self._changes(self._tiles(events, interval), interval), interval)
+
+    def rows(self, sums: DataFrame, feature_set: FeatureSet, lateness: timedelta) -> DataFrame:
+        """A set's rows: the entity's fields, `available_at`, the set's columns and `event_date`."""
+        return sums.where(fn.col("set") == self.sets.index(feature_set)).select(
+            *feature_set.entity,
+            shift("timestamp(date_from_unix_date(day + 1))", lateness).alias("available_at"),
+            *(
+                self._figure(aggregate, window).alias(feature_set.column(aggregate, window))
+                for window in feature_set.windows
+                for aggregate in feature_set.aggregates
+            ),
+            fn.date_from_unix_date("day").alias("event_date"),
+        )
+
+    def _tiles(self, events: DataFrame, interval: Interval) -> DataFrame:
+        """Sums by entity, event day and first visible day `enters`, of the events that some window of the interval sees."""
+        enters = fn.greatest("event_day", "known_day", fn.lit(epoch(interval.start)))
+        seen = (fn.col("enters") <= epoch(interval.last)) & (fn.col("enters") < fn.col("event_day") + self.windows[-1])
+        each = events.select(
+            "*", enters.alias("enters"), fn.explode(fn.array(*(fn.lit(number) for number in range(len(self.sets))))).alias("set")
+        )
+        present = functools.reduce(
+            operator.or_,
+            (
+                functools.reduce(
+                    operator.and_, (fn.col(name).isNotNull() for name in feature_set.entity), fn.col("set") == number
+                )
+                for number, feature_set in enumerate(self.sets)
+            ),
+        )
+        owners = {
+            name: [number for number, feature_set in enumerate(self.sets) if name in feature_set.entity]
+            for name in self.entity[1:]
+        }
+        return (
+            each.where(seen & present)
+            .groupBy(
+                "set",
+                *(fn.when(fn.col("set").isin(numbers), fn.col(name)).alias(name) for name, numbers in owners.items()),
+                "event_day",
+                "enters",
+            )
+            .agg(*(fn.coalesce(fn.sum(fn.expr(sql).cast("long")), fn.lit(0)).alias(name) for sql, name in self.measures.items()))
+        )
+
+    def _changes(self, tiles: DataFrame, interval: Interval) -> DataFrame:
+        """What moves on which day, by entity, for each measure and window."""
+        ends = {window: fn.col("event_day") + window for window in self.windows}
+        moved = tiles.select("*", fn.posexplode(fn.array("enters", *ends.values())).alias("move", "day"))
+        # What left a window before the interval never entered it.
+        moved = moved.where(
+            (fn.col("day") <= epoch(interval.last)) & ((fn.col("move") == 0) | (fn.col("day") > fn.col("enters")))
+        )
+        columns = []
+        for number, (window, end) in enumerate(ends.items(), start=1):
+            enters, leaves = (fn.col("move") == 0) & (fn.col("enters") < end), fn.col("move") == number
+            sign = fn.when(enters, 1).when(leaves, -1).otherwise(0)
+            columns += [fn.sum(sign * fn.col(name)).alias(f"{name}_{window}") for name in self.measures.values()]
+        # Spread by entity alone, so that the sums and the running sums after them need no further shuffle.
+        return moved.repartition(*self.entity).groupBy(*self.entity, "day").agg(*columns)
+
+    def _running(self, moved: DataFrame, interval: Interval) -> DataFrame:
+        """The sums at the end of each day, where the longest window of the set holds an event."""
+        by_entity = Window.partitionBy(*self.entity).orderBy("day")
+        so_far = by_entity.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        until = fn.coalesce(fn.lead("day").over(by_entity) - 1, fn.lit(epoch(interval.last)))
+        summed = moved.select(
+            *self.entity, "day", until.alias("until"), *(fn.sum(name).over(so_far).alias(name) for name in self.columns)
+        )
+        holds = functools.reduce(
+            operator.or_,
+            (
+                (fn.col("set") == number) & (self.column(EVENTS, max(feature_set.windows)) > 0)
+                for number, feature_set in enumerate(self.sets)
+            ),
+        )
+        return summed.where(holds).select(*self.entity, fn.explode(fn.sequence("day", "until")).alias("day"), *self.columns)
+
+    def _figure(self, aggregate: Aggregate, window: timedelta) -> Column:
+        found = parts(aggregate)
+        value = self.column(found.value, window)
+        if found.divisor is None:
+            return value
+        divisor = self.column(found.divisor, window)
+        return fn.when(divisor > 0, value.cast("double") / divisor.cast("double"))
 
 
 def parts(aggregate: Aggregate) -> Parts:
@@ -52,116 +178,3 @@ def parts(aggregate: Aggregate) -> Parts:
             return Parts(f"if({where}, {of}, null)", known)
         case "rate":
             return Parts(f"if({where} and {of}, 1, 0)", known)
-
-
-def measures(feature_set: FeatureSet) -> dict[str, str]:
-    """Each different sum that the set needs, as SQL over one event, with the name of its column."""
-    needed = [EVENTS]
-    for aggregate in feature_set.aggregates:
-        found = parts(aggregate)
-        needed += [found.value] if found.divisor is None else [found.value, found.divisor]
-    return {sql: f"m{number}" for number, sql in enumerate(dict.fromkeys(needed))}
-
-
-def expressions(feature_set: FeatureSet) -> list[str | None]:
-    """The declared SQL of a set."""
-    return [text for aggregate in feature_set.aggregates for text in (aggregate.of, aggregate.where)]
-
-
-def check(events: DataFrame, feature_set: FeatureSet) -> None:
-    """Raise UsageError where an expression has not the type that its aggregate needs."""
-    for aggregate in feature_set.aggregates:
-        place = f"aggregate {aggregate.name!r} of feature set {feature_set.name!r}"
-        if aggregate.where is not None and type_of(events, aggregate.where, place) != "boolean":
-            raise UsageError(f"{place}: where= is {aggregate.where!r}, which is no condition: write one that is true or false.")
-        if aggregate.function == "count":
-            continue
-        found = type_of(events, aggregate.of, place)
-        if aggregate.function == "rate" and found != "boolean":
-            raise UsageError(f"{place}: {aggregate.of!r} is {found}, but a rate needs a condition that is true or false.")
-        if aggregate.function in ("sum", "mean") and found not in INTEGERS:
-            raise UsageError(
-                f"{place}: {aggregate.of!r} is {found}, but only integers are added up: sums of floats depend on the order. "
-                "Fix a scale, for example cast(round(price * 100) as bigint)."
-            )
-
-
-def features(events: DataFrame, feature_set: FeatureSet, interval: Interval, lateness: timedelta) -> DataFrame:
-    """The rows of a feature set, one for each entity and day of the interval with an event in the longest window.
-
-    `events` are those that count, with their fields, `event_day` and `known_day`. The result has the entity's fields,
-    `available_at`, the set's columns and `event_date`.
-    """
-    check(events, feature_set)
-    sums = running(changes(tiles(events, feature_set, interval), feature_set, interval), feature_set, interval)
-    return sums.select(
-        *feature_set.entity,
-        shift("timestamp(date_from_unix_date(day + 1))", lateness).alias("available_at"),
-        *(
-            _figure(feature_set, aggregate, window).alias(feature_set.column(aggregate, window))
-            for window in feature_set.windows
-            for aggregate in feature_set.aggregates
-        ),
-        fn.date_from_unix_date("day").alias("event_date"),
-    )
-
-
-def tiles(events: DataFrame, feature_set: FeatureSet, interval: Interval) -> DataFrame:
-    """Sums by entity, event day and first visible day `enters`, of the events that some window of the interval sees."""
-    longest = max(feature_set.windows).days
-    first, last = epoch(interval.start), epoch(interval.last)
-    enters = fn.greatest("event_day", "known_day", fn.lit(first))
-    seen = (enters <= last) & (enters < fn.col("event_day") + longest)
-    present = functools.reduce(operator.and_, (fn.col(name).isNotNull() for name in feature_set.entity))
-    return (
-        events.withColumn("enters", enters)
-        .where(seen & present)
-        .groupBy(*feature_set.entity, "event_day", "enters")
-        .agg(
-            *(
-                fn.coalesce(fn.sum(fn.expr(sql).cast("long")), fn.lit(0)).alias(name)
-                for sql, name in measures(feature_set).items()
-            )
-        )
-    )
-
-
-def changes(tiled: DataFrame, feature_set: FeatureSet, interval: Interval) -> DataFrame:
-    """What moves on which day, by entity, for each measure and window."""
-    last = epoch(interval.last)
-    ends = [fn.col("event_day") + window.days for window in feature_set.windows]
-    moved = tiled.select("*", fn.posexplode(fn.array("enters", *ends)).alias("move", "day"))
-    # What left a window before the interval never entered it.
-    moved = moved.where((fn.col("day") <= last) & ((fn.col("move") == 0) | (fn.col("day") > fn.col("enters"))))
-    columns = []
-    for number, end in enumerate(ends, start=1):
-        sign = fn.when((fn.col("move") == 0) & (fn.col("enters") < end), 1).when(fn.col("move") == number, -1).otherwise(0)
-        columns += [fn.sum(sign * fn.col(name)).alias(f"{name}_{number}") for name in measures(feature_set).values()]
-    # Spread by entity alone, so that the sums and the running sums after them need no further shuffle.
-    return moved.repartition(*feature_set.entity).groupBy(*feature_set.entity, "day").agg(*columns)
-
-
-def running(moved: DataFrame, feature_set: FeatureSet, interval: Interval) -> DataFrame:
-    """The sums at the end of each day: one row for each entity and `day` with an event in the longest window."""
-    last = epoch(interval.last)
-    longest = feature_set.windows.index(max(feature_set.windows)) + 1
-    by_entity = Window.partitionBy(*feature_set.entity).orderBy("day")
-    so_far = by_entity.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    names = [f"{name}_{number}" for number in range(1, len(feature_set.windows) + 1) for name in measures(feature_set).values()]
-    until = fn.coalesce(fn.lead("day").over(by_entity) - 1, fn.lit(last))
-    return (
-        moved.select(*feature_set.entity, "day", until.alias("until"), *(fn.sum(name).over(so_far).alias(name) for name in names))
-        .where(fn.col(f"{measures(feature_set)[EVENTS]}_{longest}") > 0)
-        .select(*feature_set.entity, fn.explode(fn.sequence("day", "until")).alias("day"), *names)
-    )
-
-
-def _figure(feature_set: FeatureSet, aggregate: Aggregate, window: timedelta) -> Column:
-    number = feature_set.windows.index(window) + 1
-    names = measures(feature_set)
-    found = parts(aggregate)
-    value = fn.col(f"{names[found.value]}_{number}")
-    if found.divisor is None:
-        return value
-    divisor = fn.col(f"{names[found.divisor]}_{number}")
-    return fn.when(divisor > 0, value.cast("double") / divisor.cast("double"))

@@ -106,7 +106,7 @@ def environment() -> dict[str, str]:
     """The job's environment: this process's without Airflow's own settings and keys, which are none of its business."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW__", "_AIRFLOW"))}
     # Beside this package lies `jobs`, in a clone as in an installation.
-    paths = [str(Path(__file__).resolve().parent.parent), kept.get("PYTHONPATH", "")]
+    paths = [kept.get("PYTHONPATH", ""), str(Path(__file__).resolve().parent.parent)]
     return kept | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 

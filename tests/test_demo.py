@@ -77,6 +77,8 @@ class Course:
     """What was run, and what each way left in the tables."""
 
     environment: dict[str, str]
+    folder: Path
+    """Where commands run: not in the project, whose own `pipelines` would come first there."""
     reports: Path
     contents: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     versions: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -86,7 +88,9 @@ class Course:
 
     def penstock(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "jobs.cli", *arguments]
-        ended = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=300, check=False)
+        ended = subprocess.run(
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=300, check=False
+        )
         assert ended.returncode == 0, ended.stderr[-4000:]
 
     def remember(self, way: str) -> None:
@@ -124,7 +128,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
         endpoints = services.start(state, ["kafka", "mlflow"], ports)
         for name in ("PENSTOCK_LAKE", "KAFKA_BOOTSTRAP_SERVERS", "MLFLOW_TRACKING_URI"):
             monkeypatch.setenv(name, endpoints[name])
-        done = Course(environment=dict(os.environ), reports=Path(endpoints["PENSTOCK_LAKE"]) / "reports" / NAME)
+        done = Course(environment=dict(os.environ), folder=state, reports=Path(endpoints["PENSTOCK_LAKE"]) / "reports" / NAME)
         done.penstock("replay", "flights", "--from", "2012-12-29", "--to", "2013-01-13", "--broken-every", "1000")
         _range(state, ports, done)
         airflow = _airflow(state, ports)
@@ -146,6 +150,7 @@ def _range(state: Path, ports: Ports, done: Course) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", RANGE_RUN, str(PROJECT / "dags")],
         env=variables,
+        cwd=done.folder,
         capture_output=True,
         text=True,
         timeout=480,

@@ -80,7 +80,7 @@ def _install() -> None:
         # uv fills it, so it needs no pip of its own.
         _run(sys.executable, "-m", "venv", "--clear", "--without-pip", VENV)
     _say("installing the dependencies from requirements.lock (minutes and 7 GB the first time)")
-    # Compiled now, imports cost half of their CPU seconds in the many processes to come, even where PYTHONDONTWRITEBYTECODE is set.
+    # Compiled once, imports cost half of their CPU seconds in all later processes, also where PYTHONDONTWRITEBYTECODE is set.
     _run(uv, "pip", "sync", "--python", python, "--require-hashes", "--compile-bytecode", PROJECT / "requirements.lock")
     _run(uv, "pip", "install", "--quiet", "--python", python, "--no-deps", "--no-build-isolation", "--editable", PROJECT)
     _say("fetching the jars of Spark and Kafka")

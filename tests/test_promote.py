@@ -16,8 +16,8 @@ from small_models import BASE_RATE, Logged, job, log_model, pipeline, register, 
 from jobs import champion, registry
 from jobs.errors import RetryError
 from jobs.interval import DAY
-from jobs.promote import stage
 from jobs.metrics import METRICS
+from jobs.promote import stage
 from pipelines.declare import Pipeline, Promotion
 
 EARLY, LATER, LATEST = date(2013, 3, 2), date(2013, 3, 3), date(2013, 3, 5)

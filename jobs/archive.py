@@ -1,7 +1,7 @@
 """An archive of the classes that Spark and Delta load, from which each later session starts. `python -m jobs.archive` makes it.
 
-Short jobs spend a quarter of their CPU on loading classes, the same ones each time; the JVM can keep them in a file, parsed and
-checked (JEP 350). The file is about 190 MB and takes about a minute to make, once for each machine, environment and
+Short jobs spend a fifth of their CPU on loading classes, the same ones each time; the JVM can keep them in a file, parsed and
+checked (JEP 350). The file is about 190 MB and takes one to two minutes to make, once for each machine, environment and
 Java. Without it, or where it no longer fits, sessions start as ever, only slower: it changes no result.
 """
 

@@ -37,8 +37,8 @@ EVERYWHERE = {
 }
 """What every session has, wherever it runs."""
 
-# Short jobs spend their time in loading and compiling code. The first compiler alone and the serial collector took a
-# third of the CPU seconds of the defaults for opening a session and writing and reading one small table.
+# Short jobs spend their time in loading and compiling code. The first compiler alone and the serial collector took
+# half of the CPU seconds of the defaults for opening a session and writing and reading one small table.
 # The other sizes are what such a job comes to: from the small defaults it collects again and again while classes load, and
 # throws compiled code away to compile it again (a fifth of a day's features).
 JVM = (

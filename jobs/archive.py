@@ -25,7 +25,7 @@ def path() -> Path:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java") or "java"
     inputs = [os.path.realpath(java), str(jars.wheel_jars()), str(jars.declared()["spark"].folder)]
-    return jars.cache_folder() / f"spark-{hashlib.sha256(chr(10).join(inputs).encode()).hexdigest()[:12]}.jsa"
+    return Path(sys.prefix) / "share" / "penstock" / f"spark-{hashlib.sha256(chr(10).join(inputs).encode()).hexdigest()[:12]}.jsa"
 
 
 def flags() -> tuple[str, ...]:
@@ -35,8 +35,8 @@ def flags() -> tuple[str, ...]:
     )
 
 
-def make() -> Path:
-    """Run what jobs do with Spark, once and small, and keep the classes that it loaded. Returns where the archive lies."""
+def make() -> bool:
+    """Run what jobs do with Spark, once and small, and keep the classes that it loaded. Returns whether the JVM kept them."""
     from pyspark import SparkContext
 
     from jobs import spark
@@ -57,8 +57,9 @@ def make() -> Path:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         process.wait()
-        archive.rename(target)
-    return target
+        if archive.exists():
+            archive.rename(target)
+    return target.exists()
 
 
 def _work(spark: "SparkSession", table: str) -> None:
@@ -91,5 +92,5 @@ def _work(spark: "SparkSession", table: str) -> None:
     kept.unpersist()
 
 
-if __name__ == "__main__":
-    print(f"archive: {make()}", file=sys.stderr)
+if __name__ == "__main__" and not path().exists():
+    print("archive: made" if make() else "archive: this Java makes none; Spark starts without", file=sys.stderr)

@@ -4,7 +4,7 @@
 BIN := .venv/bin
 UV := .penstock/bootstrap/bin/uv
 
-.PHONY: help setup setup-services lock up down demo check format test test-long clean
+.PHONY: help setup setup-services lock up down demo check format test clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -37,11 +37,8 @@ format: setup ## rewrite the files as `make check` wants them
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-test: setup ## all tests but the long ones
-	$(BIN)/pytest -m "not long"
-
-test-long: setup ## the tests that take minutes each
-	$(BIN)/pytest -m long
+test: setup ## all tests, with real services that they start themselves
+	$(BIN)/pytest
 
 clean: ## stop the services, then delete the environment and all local data (the cache of jars stays)
 	@if [ -x $(BIN)/penstock ]; then $(BIN)/penstock down; fi

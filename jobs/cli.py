@@ -55,8 +55,10 @@ def main(argv: list[str] | None = None) -> int:
     }
     if options.json:
         print(report.dumps(closed))
+    if options.report:
+        options.report.write_text(report.dumps(closed))
     if commands[options.command].subject != "none":
-        _keep(closed, options.report)
+        _keep(closed)
     return int(code)
 
 
@@ -101,10 +103,10 @@ def _aim(command: Command, job: Job) -> None:
         job.interval = resolve(first=job.options.first, last=job.options.last, now=datetime.now(UTC))
 
 
-def _keep(closed: dict[str, object], copy: Path | None) -> None:
+def _keep(closed: dict[str, object]) -> None:
     """Keep the report; a lake that can't take it does not undo what the job did."""
     try:
-        report.keep(closed, copy)
+        report.keep(closed)
     except (JobError, OSError) as failure:
         print(f"penstock: the run report could not be kept: {failure}", file=sys.stderr)
 

@@ -17,11 +17,9 @@ def dumps(report: dict[str, Any]) -> str:
     return json.dumps(report, indent=2, default=_plain)
 
 
-def keep(report: dict[str, Any], copy: Path | None) -> None:
-    """Write the report to the lake and, where asked, to a file."""
+def keep(report: dict[str, Any]) -> None:
+    """Write the report to the lake."""
     text = dumps(report)
-    if copy is not None:
-        copy.write_text(text)
     root = settings.endpoint("PENSTOCK_LAKE").rstrip("/")
     name = f"reports/{report['subject'] or 'none'}/{report['command']}/{_safe(report['started'])}-{_safe(report['run_id'])}.json"
     if "://" not in root:

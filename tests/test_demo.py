@@ -69,7 +69,11 @@ print("STATES", states)
 assert str(run.state) == "success", states
 """
 
-pytestmark = [pytest.mark.demo, pytest.mark.kafka, pytest.mark.spark, pytest.mark.torch, pytest.mark.mlflow, pytest.mark.airflow]
+pytestmark = [
+    # One fixture runs it all, and the default of ten minutes for a test counts it in.
+    pytest.mark.timeout(1500),
+    *(getattr(pytest.mark, name) for name in ("demo", "kafka", "spark", "torch", "mlflow", "airflow")),
+]
 
 
 @dataclass(kw_only=True)

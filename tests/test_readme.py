@@ -62,3 +62,16 @@ def test_every_file_that_the_pages_name_exists() -> None:
     for page in pages:
         for path in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / path).exists(), f"{page.name} links to {path}, which is not there"
+
+
+def test_every_path_in_backticks_exists() -> None:
+    for page in PAGES:
+        for path in re.findall(
+            r"`((?:jobs|dags|pipelines|tests|docs|bin)/[a-z_/0-9]+(?:\.[a-z]+)?)`", (PROJECT / page).read_text()
+        ):
+            assert (PROJECT / path).exists(), f"{page} names {path}, which is not there"
+
+
+def test_nothing_is_left_to_fill_in() -> None:
+    for page in [PROJECT / page for page in PAGES] + sorted((PROJECT / "docs").rglob("*.md")):
+        assert not re.search(r"@@|TODO|TBD", page.read_text()), f"{page.name} is not finished"

@@ -5,6 +5,7 @@ covers the three months: features in one Spark job, one training, one decision. 
 each after its day was replayed. All through the commands and the DAG that a real deployment uses; at the end a table.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,13 +13,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import pipelines
 from jobs.command import Job
-from jobs.errors import JobError, UsageError
+from jobs.errors import RetryError, UsageError
 from jobs.interval import Interval
 from jobs.local import airflow_server, services, summary
 from jobs.local.airflow_api import FINISHED, Airflow
+from jobs.local.ports import Ports
 from jobs.settings import state_folder
 
 PIPELINE = "flight_delays"
@@ -28,6 +31,9 @@ MONTHS = Interval.inclusive(date(2013, 1, 1), date(2013, 3, 31))
 SCHEDULED = (date(2013, 4, 1), date(2013, 4, 2))
 BROKEN_EVERY = 5000
 """A damaged record after so many good ones, so that there are dead letters to see."""
+ADDRESSES = ("PENSTOCK_LAKE", "KAFKA_BOOTSTRAP_SERVERS", "MLFLOW_TRACKING_URI")
+PATIENCE = 1800.0
+"""Seconds for one run of the DAG: ten times what it takes."""
 DATA = ("airflow", "kafka", "lake", "logs", "mlflow")
 
 
@@ -41,7 +47,7 @@ class Clock:
 
     def say(self, line: str) -> None:
         """One line of progress."""
-        print(f"{time.monotonic() - self.began:5.0f} s  {line}", flush=True)
+        print(f"{time.monotonic() - self.began:5.0f} s  {line}", file=sys.stderr, flush=True)
 
     def took(self, step: str, since: float) -> None:
         """Remember a step's seconds."""
@@ -59,20 +65,21 @@ def run(job: Job) -> None:
     """Run the demo in the state folder, which it begins anew; the services it started are stopped at its end."""
     state = state_folder().resolve()
     clock = Clock()
-    _begin_anew(state, clock)
     pipeline = pipelines.load(PIPELINE)
+    _begin_anew(state, clock)
     try:
         endpoints = _start(state, clock)
         password = airflow_server.password_in(endpoints["AIRFLOW_PASSWORD_FILE"])
         airflow = Airflow(endpoints["AIRFLOW_URL"], airflow_server.USER, password)
         found = summary.collect(pipeline, airflow, _drive(airflow, clock))
+        clock.took("all of it, from the first service on", clock.began)
         table = summary.table(found, summary.places(endpoints, state), clock.steps)
     finally:
         services.stop(state, say=clock.say)
-    clock.say("done")
     job.report.update(found, steps=clock.steps)
     (state / "demo.txt").write_text(table)
-    print(f"\n{table}\nLook around with `make up`, which starts the services again over these data; `make down` stops them.")
+    if not job.options.json:
+        print(f"\n{table}\nLook around with `make up`, which starts the services again over these data; `make down` stops them.")
 
 
 def _begin_anew(state: Path, clock: Clock) -> None:
@@ -86,6 +93,7 @@ def _begin_anew(state: Path, clock: Clock) -> None:
             f"{state} holds {', '.join(held)} that are not the demo's, and the demo begins with nothing. "
             "Name another folder, for example `PENSTOCK_STATE=/tmp/demo make demo`, or remove them."
         )
+    Ports().check(services.SERVICES)
     if held:
         clock.say(f"beginning anew: the last demo's data in {state} go")
     for name in DATA:
@@ -97,13 +105,19 @@ def _begin_anew(state: Path, clock: Clock) -> None:
 def _start(state: Path, clock: Clock) -> dict[str, str]:
     """Start everything; the replay runs as soon as the broker is there."""
     since = time.monotonic()
-    services.start(state, ["kafka"], say=clock.say)
+    _use(state, services.start(state, ["kafka"], say=clock.say))
     with ThreadPoolExecutor() as pool:
         rest = pool.submit(services.start, state, ["mlflow", "airflow"], say=clock.say)
         _replay(FIRST_KNOWN, MONTHS.last, clock, "replay of three months")
         endpoints = rest.result()
+    _use(state, endpoints)
     clock.took("start of the services", since)
     return endpoints
+
+
+def _use(state: Path, endpoints: dict[str, str]) -> None:
+    """Speak to the services of the demo alone, whatever addresses the shell has exported: it may be a company's Kafka."""
+    os.environ.update({name: address for name, address in endpoints.items() if name in ADDRESSES}, PENSTOCK_STATE=str(state))
 
 
 def _replay(first: date, last: date, clock: Clock, step: str) -> None:
@@ -113,7 +127,7 @@ def _replay(first: date, last: date, clock: Clock, step: str) -> None:
         [sys.executable, "-m", "jobs.cli", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise JobError(f"the {step} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+        raise RetryError(f"the {step} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
     clock.took(step, since)
     clock.say(f"{step}: in Kafka after {time.monotonic() - since:.0f} s")
 
@@ -140,7 +154,7 @@ def _drive(airflow: Airflow, clock: Clock) -> dict[str, str]:
         names[str(day)] = run_id
         _follow(airflow, run_id, clock, until="ingest")
         if _instant(airflow.tasks(PIPELINE, run_id)["ingest"]["start_date"]) < replayed:
-            raise JobError(
+            raise RetryError(
                 f"the run of {day} ingested before its day was replayed: this machine is too slow for the demo's order."
             )
     _follow(airflow, run_id, clock)
@@ -155,12 +169,14 @@ def _scheduled(airflow: Airflow, day: date, seconds: float = 120) -> str:
             if run["run_type"] == "scheduled" and (run["logical_date"] or "").startswith(str(day)):
                 return str(run["dag_run_id"])
         time.sleep(1)
-    raise JobError(f"Airflow has not scheduled {day} within {seconds:.0f} s; see the scheduler's log.")
+    raise RetryError(f"Airflow has not scheduled {day} within {seconds:.0f} s; see the scheduler's log.")
 
 
 def _follow(airflow: Airflow, run_id: str, clock: Clock, until: str | None = None) -> None:
-    """Say each change of a run's tasks until it, or one of its tasks, is done. Raises JobError where it fails."""
-    while True:
+    """Say each change of a run's tasks until it, or its task `until`, is done. Raises RetryError where a task fails."""
+    deadline = time.monotonic() + PATIENCE
+    tasks: dict[str, dict[str, Any]] = {}
+    while time.monotonic() < deadline:
         run = airflow.run(PIPELINE, run_id)
         tasks = airflow.tasks(PIPELINE, run_id)
         for name, task in tasks.items():
@@ -168,10 +184,12 @@ def _follow(airflow: Airflow, run_id: str, clock: Clock, until: str | None = Non
         failed = [name for name, task in tasks.items() if task["state"] == "failed"]
         if failed:
             tail = airflow.log(PIPELINE, run_id, failed[0], tasks[failed[0]]["try_number"])[-3000:]
-            raise JobError(f"{failed[0]} failed in run {run_id}; its log ends so:\n{tail}")
+            raise RetryError(f"{failed[0]} failed in run {run_id}; its log ends so:\n{tail}")
         if run["state"] in FINISHED or (until and tasks.get(until, {}).get("state") == "success"):
             return
         time.sleep(1.5)
+    states = {name: task["state"] for name, task in tasks.items()}
+    raise RetryError(f"run {run_id} has not ended within {PATIENCE:.0f} s: {states}. See the logs in the state folder.")
 
 
 def _instant(text: str) -> float:

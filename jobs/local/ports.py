@@ -43,7 +43,7 @@ class Ports:
                 if not _is_free(port):
                     raise UsageError(
                         f"Port {port}, which the embedded {service} needs, is taken by {_holder(port)}: "
-                        "stop that, or start without this service (`penstock up --only …`)."
+                        "stop that first. (`penstock up --only …` starts some of the services alone.)"
                     )
 
 

@@ -7,7 +7,9 @@ with its exit code.
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import TextIO
 
+from jobs import lifeline
 from jobs.command import Job
 from jobs.errors import DataError, Exit, JobError, RetryError, UsageError
 
@@ -47,10 +49,18 @@ def run(job: Job) -> None:
             *(dates if stage.dated else ()),
             *stage.arguments,
         ]
-        code = subprocess.run([*command, "--run-id", job.run_id], stdin=subprocess.DEVNULL, check=False).returncode
+        code = _call([*command, "--run-id", job.run_id], out=sys.stderr if job.options.json else None)
         job.report["stages"].append({"stage": stage.name, "exit_code": code})
         if code:
             raise _failure(stage.name, code)
+
+
+def _call(command: list[str], out: TextIO | None) -> int:
+    """One stage to its end: its exit code. A stage doesn't outlive the run that started it, however that ends.
+
+    With `out` its words go there: the standard output is the report's then.
+    """
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, preexec_fn=lifeline.hold, check=False).returncode
 
 
 def _failure(stage: str, code: int) -> JobError:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jobs.metrics import value
-from jobs.train import lifeline
+from jobs import lifeline
 from jobs.train.plan import JUDGED, MODELS, Outcome, Plan, write_scores
 from jobs.train.stream import Batch, Part
 

@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from jobs.train import lifeline
+from jobs import lifeline
 
 
 def main(folder: Path) -> int:

@@ -2,7 +2,7 @@
 
 import sys
 
-from jobs.train import lifeline
+from jobs import lifeline
 
 if __name__ == "__main__":
     lifeline.hold()

@@ -1,10 +1,11 @@
-"""One DAG for each declared pipeline: wiring, and nothing else.
+"""One DAG for each declared pipeline: wiring, and nothing else. `broken_pipelines.py` tells of those that can't be loaded.
 
 `penstock resolve` decides what a run is about, once, for scheduled, manual and backfill runs; every later task takes its
 days from that task's report.
 """
 
 import sys
+import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -81,6 +82,11 @@ def build(pipeline: Pipeline) -> DAG:
 
 # A task's own process reads this file again, and asks for its DAG alone.
 asked = get_parsing_context().dag_id
-for name in pipelines.names():
-    if asked in (None, name):
+for name in pipelines.names() if asked is None else [asked]:
+    try:
         globals()[name] = build(pipelines.load(name))
+    except Exception as wrong:
+        # Raised here, it would take the DAGs of all pipelines away.
+        if asked is not None:
+            raise
+        warnings.warn(f"pipeline {name} has no DAG: {wrong}", stacklevel=1)

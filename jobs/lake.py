@@ -4,15 +4,15 @@ Everything goes through delta-rs. `DeltaTable.to_pyarrow_table` is never called:
 (deltalake 1.6, pyarrow 25); queries run in delta-rs's own engine instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from jobs.errors import RetryError
+from jobs.errors import RetryError, UsageError
 from jobs.settings import endpoint
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -43,8 +43,19 @@ def query(table: DeltaTable, sql: str) -> pa.Table:
     return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
 
 
-def create(table_uri: str, schema: pa.Schema, *, partition_by: Sequence[str] = ()) -> None:
+_NO_PLACE = (
+    *("PermissionDenied", "Permission denied", "NotFound", "NotADirectory", "Not a directory", "ReadOnlyFilesystem", "Read-only"),
+    *("AccessDenied", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403 Forbidden"),
+)
+"""How delta-rs's messages say that a place is missing or closed to us: it has no exceptions of their own for that."""
+
+
+def create(
+    table_uri: str, schema: pa.Schema, *, partition_by: Sequence[str] = (), configuration: Mapping[str, str] | None = None
+) -> None:
     """Make the table, empty, where there is none. Of two at once one makes it, and both have it.
+
+    Raises UsageError where the lake is no place to write to, RetryError where it failed otherwise.
 
     delta-rs's own retry would repeat the loser's creation as version 1, and refuse whoever writes meanwhile ("Metadata changed").
     """
@@ -54,11 +65,17 @@ def create(table_uri: str, schema: pa.Schema, *, partition_by: Sequence[str] = (
             schema,
             mode="ignore",
             partition_by=list(partition_by) or None,
+            configuration=dict(configuration) if configuration else None,
             commit_properties=CommitProperties(max_commit_retries=0),
+            raise_if_key_not_exists=False,
         )
-    except CommitFailedError:
-        if load(table_uri) is None:
-            raise
+    except (DeltaError, OSError) as failure:
+        if isinstance(failure, DeltaError) and load(table_uri) is not None:
+            return
+        what = f"the table {table_uri} could not be created ({' '.join(str(failure).split())})"
+        if any(word in str(failure) for word in _NO_PLACE):
+            raise UsageError(f"{what}: the lake must be a place that this user may write to. Correct PENSTOCK_LAKE.") from failure
+        raise RetryError(f"{what}. Try again.") from failure
 
 
 def append(table_uri: str, rows: pa.Table, *, partition_by: Sequence[str] = ()) -> int:

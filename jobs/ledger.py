@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobs import lake
+from jobs.interval import Interval
 from jobs.settings import PROJECT
 from pipelines.declare import Pipeline
 
@@ -67,6 +68,19 @@ def record(pipeline: Pipeline, entries: list[Entry]) -> None:
     ]
     if rows:
         lake.append(lake.uri(pipeline.name, "ledger"), pa.Table.from_pylist(rows, schema=SCHEMA))
+
+
+def computed(pipeline: Pipeline, stage: str, interval: Interval) -> set[date]:
+    """The days of the interval for which a stage recorded an output, by whatever code."""
+    table = lake.load(lake.uri(pipeline.name, "ledger"))
+    if table is None:
+        return set()
+    found = lake.query(
+        table,
+        f"select distinct day from t where stage = '{stage}' "
+        f"and day >= date '{interval.start}' and day < date '{interval.end}' and status = 'done'",
+    )
+    return set(found.column("day").to_pylist())
 
 
 @functools.cache

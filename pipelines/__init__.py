@@ -19,20 +19,48 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Pipeline:
-    """The pipeline called `name`. Raises ValueError, with what is near, where there is none."""
+    """The pipeline called `name`.
+
+    Raises ValueError: with what is near, where there is none; with the file and what is wrong, where it can't be read.
+    """
     if name not in names():
         raise ValueError(f"there is no pipeline {name!r}{near(name, names())}.")
-    declared = importlib.import_module(f"pipelines.{name}").PIPELINE
+    file = f"pipelines/{name}.py"
+    try:
+        module = importlib.import_module(f"pipelines.{name}")
+    except ValueError as wrong:
+        raise ValueError(f"{file}: {wrong}") from wrong
+    except Exception as wrong:
+        raise ValueError(f"{file} can't be imported ({type(wrong).__name__}: {wrong}): correct it, or take it away.") from wrong
+    declared = getattr(module, "PIPELINE", None)
+    if not isinstance(declared, Pipeline):
+        held = f"PIPELINE is of type {type(declared).__name__}" if hasattr(module, "PIPELINE") else "it has no PIPELINE"
+        raise ValueError(f"{file} declares no pipeline ({held}): write PIPELINE = Pipeline(name={name!r}, ...), or move it.")
     if declared.name != name:
-        raise ValueError(f"pipelines/{name}.py declares the name {declared.name!r}: the file and the name must be the same.")
-    return declared  # type: ignore[no-any-return]
+        raise ValueError(f"{file} declares the name {declared.name!r}: the file and the name must be the same.")
+    return declared
+
+
+def load_all() -> tuple[dict[str, Pipeline], dict[str, str]]:
+    """The pipelines by name, and what is wrong with each that can't be loaded: one broken file leaves the others usable."""
+    good: dict[str, Pipeline] = {}
+    broken: dict[str, str] = {}
+    for name in names():
+        try:
+            good[name] = load(name)
+        except ValueError as wrong:
+            broken[name] = str(wrong)
+    return good, broken
 
 
 def sources() -> dict[str, Source]:
-    """Each declared source by its name. Raises ValueError where two pipelines declare one name differently."""
+    """Each source by its name, of the pipelines that can be loaded; `near` tells of the others.
+
+    Raises ValueError where two pipelines declare one name differently.
+    """
     found: dict[str, Source] = {}
-    for name in names():
-        for source in load(name).sources:
+    for pipeline in load_all()[0].values():
+        for source in pipeline.sources:
             if found.setdefault(source.name, source) != source:
                 raise ValueError(
                     f"source {source.name!r} is declared twice, differently: share one declaration between the pipelines."
@@ -41,7 +69,8 @@ def sources() -> dict[str, Source]:
 
 
 def near(name: str, known: list[str]) -> str:
-    """The tail of a message about an unknown name: what is near it, and what there is."""
+    """The tail of a message about an unknown name: what is near it, what there is, and what could not be looked into."""
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]!r}" if close else ""
-    return f"{hint}; known: {', '.join(known) or 'none'}"
+    broken = "".join(f"; not looked into: {wrong.rstrip('.')}" for wrong in load_all()[1].values())
+    return f"{hint}; known: {', '.join(dict.fromkeys(known)) or 'none'}{broken}"

@@ -23,6 +23,11 @@ RESERVED = (
     *("topic", "topic_epoch", "kafka_partition", "kafka_offset"),
 )
 """Columns that ingest adds to each event; a field can't have one of these names."""
+OWN = (
+    *("key", "as_of", "as_of_date", "feature_date", "label", "mature_at", "mature_date"),
+    *("topic_epoch", "kafka_partition", "kafka_offset"),
+)
+"""Columns that features, examples and labels have themselves; an input can't have one of these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ class Spine:
                 f"the spine counts from {self.at!r}: use the event time of {self.source.name!r}, {self.source.event_time!r}."
             )
         _unique("columns of the spine", [column.name for column in self.columns])
+        _not_own("column of the spine", [column.name for column in self.columns])
         for column in self.columns:
             if column.sql is None:
                 self.source.field(column.name)
@@ -163,6 +169,9 @@ class FeatureSet:
 
     def __post_init__(self) -> None:
         _name("feature set", self.name)
+        _some(f"entity of feature set {self.name!r}", self.entity, "('carrier',)")
+        _some(f"windows of feature set {self.name!r}", self.windows, "(days(7),)")
+        _some(f"aggregates of feature set {self.name!r}", self.aggregates, "(Aggregate('events', 'count'),)")
         for name in self.entity:
             self.source.field(name)
         for window in self.windows:
@@ -320,6 +329,9 @@ class Promotion:
         _one_of("metric of the promotion", self.metric, METRICS)
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence of the promotion is {self.confidence}: it lies between 0 and 1, for example 0.95.")
+        for name in ("resamples", "min_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} of the promotion is {getattr(self, name)}: it must be at least 1.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -351,6 +363,7 @@ class Pipeline:
             raise ValueError(f"pipeline {self.name!r} ends on {self.last_day}, before it begins on {self.first_day}.")
         _unique(f"feature sets of pipeline {self.name!r}", [feature_set.name for feature_set in self.features])
         _unique(f"inputs of pipeline {self.name!r}", [*self.numbers, *self.categories])
+        _not_own(f"input of pipeline {self.name!r}", [*self.numbers, *self.categories])
         for feature_set in self.features:
             for name in feature_set.entity:
                 self.spine.source.field(name)
@@ -410,6 +423,19 @@ def _unique(kind: str, names: list[str]) -> None:
     twice = [name for name, count in seen.items() if count > 1]
     if twice:
         raise ValueError(f"{kind} have {twice[0]!r} twice: each needs its own name.")
+
+
+def _not_own(kind: str, names: list[str]) -> None:
+    for name in names:
+        if name in OWN:
+            raise ValueError(
+                f"{kind} {name!r} is a column that the examples have themselves; rename it. Taken: {', '.join(OWN)}."
+            )
+
+
+def _some(kind: str, values: tuple[object, ...], example: str) -> None:
+    if not values:
+        raise ValueError(f"{kind} is empty: it takes at least one, for example {example}.")
 
 
 def _whole_days(kind: str, value: timedelta) -> None:

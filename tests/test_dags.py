@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -169,6 +170,25 @@ print(json.dumps([time.process_time() - began, len(bag.dags), sorted(set(sys.mod
     assert dags == len(pipelines.names())
     assert heavy.isdisjoint(module.partition(".")[0] for module in modules)
     assert seconds < 0.5
+
+
+@pytest.mark.airflow
+@pytest.mark.usefixtures("airflow_home")
+def test_a_broken_pipeline_is_an_import_error_and_the_others_keep_their_dags(tmp_path: Path) -> None:
+    for folder in ("dags", "pipelines"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    (tmp_path / "pipelines" / "broken.py").write_text("from pipelines.declare import Field\n\nField('Name')\n")
+    program = """
+import json, sys
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag("dags")
+print(json.dumps([sorted(bag.dags), list(bag.import_errors.values())]), file=open("out", "w"))
+"""
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env=environment, capture_output=True)
+    dags, errors = json.loads((tmp_path / "out").read_text())
+    assert dags == [name for name in pipelines.names() if name != "broken"]
+    assert len(errors) == 1 and "pipelines/broken.py: field 'Name' has no valid name" in errors[0]
 
 
 @pytest.mark.airflow

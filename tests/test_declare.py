@@ -2,6 +2,7 @@
 
 import dataclasses
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,13 @@ def changed(part: str, **values: Any) -> Pipeline:
     return dataclasses.replace(PIPELINE, **{part: dataclasses.replace(getattr(PIPELINE, part), **values)})
 
 
+def named_as_of() -> Pipeline:
+    """The pipeline with a dimension whose one input gets the name `as_of` out of two harmless ones."""
+    facts = PIPELINE.dimensions[0]
+    source = dataclasses.replace(facts.source, fields=(*facts.source.fields, Field("of", "float64")))
+    return dataclasses.replace(PIPELINE, dimensions=(dataclasses.replace(facts, name="as", source=source, fields=("of",)),))
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -57,9 +65,17 @@ def changed(part: str, **values: Any) -> Pipeline:
         (lambda: changed("label", lateness=hours(-1)), "can't be negative"),
         (lambda: changed("promotion", metric="auc"), "known: log_loss, average_precision"),
         (lambda: changed("promotion", confidence=95), "between 0 and 1"),
+        (lambda: changed("promotion", resamples=0), "resamples of the promotion is 0: it must be at least 1"),
+        (lambda: changed("promotion", min_rows=0), "min_rows of the promotion is 0: it must be at least 1"),
+        (lambda: changed("spine", columns=(Column("as_of", sql="carrier", type="string"),)), "the examples have themselves"),
+        (lambda: changed("spine", columns=(Column("label", sql="seats", type="float64"),)), "column of the spine 'label'"),
+        (lambda: named_as_of(), "input of pipeline 'flight_delays' 'as_of' is a column that the examples have"),
         (lambda: changed("training", ranks=3), "the ranks must divide the shards"),
         (lambda: changed("training", epochs=0), "at least 1"),
         (lambda: changed("training", dropout=1.0), "less than 1"),
+        (lambda: dataclasses.replace(PIPELINE.features[0], windows=()), "windows of feature set 'origin' is empty"),
+        (lambda: dataclasses.replace(PIPELINE.features[0], aggregates=()), "aggregates of feature set 'origin' is empty"),
+        (lambda: dataclasses.replace(PIPELINE.features[0], entity=()), "entity of feature set 'origin' is empty"),
         (lambda: dataclasses.replace(PIPELINE.features[0], windows=(hours(6),)), "whole days"),
         (lambda: dataclasses.replace(PIPELINE.features[0], windows=(days(7), days(7))), "twice"),
         (lambda: dataclasses.replace(PIPELINE.features[0], entity=("carier",)), "did you mean 'carrier'"),
@@ -83,6 +99,36 @@ def test_two_sources_of_one_name_are_refused() -> None:
 def test_unknown_pipelines_are_refused_with_what_is_near() -> None:
     with pytest.raises(ValueError, match="did you mean 'flight_delays'"):
         pipelines.load("flight_delay")
+
+
+@pytest.fixture
+def declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose files are pipelines too, beside the real one; nothing of it stays imported."""
+    monkeypatch.setattr(pipelines, "names", lambda: sorted(["flight_delays", *(path.stem for path in tmp_path.glob("*.py"))]))
+    monkeypatch.setattr(pipelines, "__path__", [*pipelines.__path__, str(tmp_path)])
+    return tmp_path
+
+
+BROKEN = [
+    ("from pipelines.declare import Field\nField('Name')\n", "field 'Name' has no valid name"),
+    ("x = 1\n", "it has no PIPELINE"),
+    ("def\n", "can't be imported \\(SyntaxError: "),
+    ("import no_such_module\n", "can't be imported \\(ModuleNotFoundError: No module named 'no_such_module'\\)"),
+    ("PIPELINE = 3\n", "PIPELINE is of type int"),
+    ("from pipelines.flight_delays import PIPELINE\n", "declares the name 'flight_delays'"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), BROKEN)
+def test_a_broken_file_is_named_and_leaves_the_others_usable(text: str, words: str, declared: Path) -> None:
+    name = f"broken_{BROKEN.index((text, words))}"
+    (declared / f"{name}.py").write_text(text)
+    with pytest.raises(ValueError, match=rf"^pipelines/{name}\.py.*{words}"):
+        pipelines.load(name)
+    good, broken = pipelines.load_all()
+    assert list(good) == ["flight_delays"] and list(broken) == [name]
+    assert "flights_landed" in pipelines.sources()
+    assert f"not looked into: pipelines/{name}.py" in pipelines.near("flights_lost", list(pipelines.sources()))
 
 
 def test_a_day_is_a_day() -> None:

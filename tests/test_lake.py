@@ -11,6 +11,7 @@ import pytest
 
 import pipelines
 from jobs import lake, ledger
+from jobs.errors import UsageError
 
 DAY_1, DAY_2 = date(2013, 4, 1), date(2013, 4, 2)
 
@@ -41,6 +42,13 @@ def test_replacing_a_day_leaves_its_neighbour_and_an_empty_day_is_empty() -> Non
     assert content(table) == [(DAY_1, 5), (DAY_2, 3)]
     lake.replace(table, rows(DAY_1), where=where(DAY_1), partition_by=["day"])
     assert content(table) == [(DAY_2, 3)]
+
+
+@pytest.mark.parametrize("place", ["/proc/nolake", "/dev/full"])
+def test_a_lake_that_is_no_place_to_write_to_is_a_wrong_setting(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_LAKE", place)
+    with pytest.raises(UsageError, match=rf"table {place}/t could not be created \(.*Correct PENSTOCK_LAKE"):
+        lake.create(lake.uri("t"), rows(DAY_1).schema)
 
 
 def test_rows_outside_the_condition_are_refused() -> None:

@@ -259,7 +259,7 @@ def test_airflow_lets_in_only_with_its_password(airflow_server: str, airflow_sta
     listening = {
         connection.laddr.ip for connection in psutil.net_connections("tcp") if connection.laddr and connection.laddr.port == port
     }
-    assert listening <= {HOST}
+    assert listening == {HOST}
 
 
 def test_airflow_keeps_its_secrets(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 
 from jobs import batches, lake
 from jobs.errors import RetryError
@@ -70,13 +70,9 @@ def _ranges(source: Source) -> DeltaTable:
     uri = batches.ranges_uri(source)
     table = lake.load(uri)
     if table is None:
-        try:
-            DeltaTable.create(uri, schema=batches.RANGES, mode="ignore")
-        except DeltaError:
-            log.info("%s: another run created its ranges", source.name)
+        lake.create(uri, batches.RANGES)
         table = lake.load(uri)
-        if table is None:
-            raise RetryError(f"the table {uri} could not be created. Try again.")
+        assert table is not None
     return table
 
 

@@ -193,20 +193,9 @@ def _table(source: Source, topic: Topic) -> DeltaTable:
     uri = batches.events_uri(source)
     table = lake.load(uri)
     if table is None:
-        try:
-            DeltaTable.create(
-                uri,
-                schema=events_schema(source),
-                mode="ignore",
-                partition_by=["event_date"],
-                configuration={_TOPIC_ID: topic.id, _EPOCH: "0"},
-                raise_if_key_not_exists=False,
-            )
-        except DeltaError:
-            log.info("%s: another run created the table", source.name)
+        lake.create(uri, events_schema(source), partition_by=["event_date"], configuration={_TOPIC_ID: topic.id, _EPOCH: "0"})
         table = lake.load(uri)
-        if table is None:
-            raise RetryError(f"the table {uri} could not be created. Try again.")
+        assert table is not None
     return _widened(source, table)
 
 

@@ -1,10 +1,12 @@
 """`penstock score PIPELINE --from D --to D`: the champion scores the examples of the days D + 1.
 
 The champion is read once, at the start: a promotion in the meantime is the next run's. All days of the range are
-replaced in one commit, so that a rerun leaves the same rows, and a day that became empty is empty.
+replaced in one commit, so that a rerun leaves the same rows, and a day that became empty is empty. A day without examples
+counts as empty only where the ledger says that they were computed.
 """
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date
 
@@ -13,6 +15,7 @@ from deltalake import DeltaTable
 
 from jobs import champion, inputs, lake, ledger, registry
 from jobs.command import Job
+from jobs.errors import RetryError
 from jobs.interval import DAY
 from pipelines.declare import Pipeline
 
@@ -31,7 +34,10 @@ log = logging.getLogger(__name__)
 
 
 def run(job: Job) -> None:
-    """Score the days. The report has the version, and the rows and the share of missing inputs of each `as_of_date`."""
+    """Score the days. The report has the version, and the rows and the share of missing inputs of each `as_of_date`.
+
+    Raises RetryError, before anything is written, for a day whose examples were never computed.
+    """
     pipeline, interval = job.pipeline, job.interval
     assert pipeline is not None and interval is not None
     pinned = champion.history(pipeline).champion
@@ -39,10 +45,13 @@ def run(job: Job) -> None:
         job.report.update(model_version=None, rows=0, note="no champion yet")
         _say(job, f"{pipeline.name} has no champion yet: nothing was scored")
         return
+    # Asked before the examples are read: a day that is in this answer is in them too.
+    computed = ledger.computed(pipeline, "features/examples", interval)
     examples = inputs.examples(pipeline)
     job.report.update(model_version=pinned.candidate, examples_version=examples.version(), champion_alias=champion.mend(pipeline))
     scorer = registry.load(pipeline, pinned.candidate)
     scored = [_score(scorer, examples, day + DAY, job.run_id) for day in interval.days()]
+    _refuse_not_computed(pipeline, scored, computed)
     version = _write(pipeline, scored, job.run_id)
     job.report.update(
         rows=sum(each.predictions.num_rows for each in scored),
@@ -100,6 +109,16 @@ def _score(scorer: registry.Scorer, examples: DeltaTable, day: date, run_id: str
         .append_column("as_of_date", pa.repeat(pa.scalar(day, pa.date32()), count))
     )
     return Scored(day=day, predictions=predictions.cast(PREDICTIONS), missing_inputs=missing / (count * len(names)))
+
+
+def _refuse_not_computed(pipeline: Pipeline, scored: list[Scored], computed: Collection[date]) -> None:
+    """Tell a day without examples from one that was never computed. Where examples lie, a lost ledger row does not matter."""
+    lacking = [day for each in scored if not each.predictions.num_rows and (day := each.day - DAY) not in computed]
+    if lacking:
+        raise RetryError(
+            f"the examples of {', '.join(map(str, lacking))} were never computed, and scores need them: nothing was written. "
+            f"Run `penstock features {pipeline.name} --from {lacking[0]} --to {lacking[-1]}` first."
+        )
 
 
 def _write(pipeline: Pipeline, scored: list[Scored], run_id: str) -> int:

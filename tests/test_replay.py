@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from jobs import batches, lake, record
 from jobs.command import Job
 from jobs.decode import decode
-from jobs.errors import DataError
-from jobs.interval import Interval
+from jobs.errors import DataError, UsageError
+from jobs.interval import DAY, Interval
 from jobs.kafka import Cluster, client_settings
 from jobs.replay import flights, send, stage
 from jobs.replay.damage import damaged
@@ -89,8 +90,30 @@ def test_two_days_hold_what_was_known_on_them() -> None:
     assert (known.date(), first["scheduled_departure"][:10]) == (date(2013, 3, 9), "2013-03-12")
 
 
-def test_days_without_flights_are_empty() -> None:
-    assert [len(history) for history in flights.histories(Interval.inclusive(date(2012, 1, 1), date(2012, 1, 1)))] == [0, 0, 0]
+def test_the_days_covered_are_those_on_which_anything_is_known() -> None:
+    ends = flights.COVERED.start, flights.COVERED.last
+    assert all(sum(map(len, flights.histories(Interval.inclusive(day, day)))) for day in ends)
+    for beyond in (Interval.inclusive(date(2012, 1, 1), ends[0] - DAY), Interval.inclusive(ends[1] + DAY, date(2015, 1, 1))):
+        assert [len(history) for history in flights.histories(beyond)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("first", "last"), [(date.min, date(1, 1, 2)), (date(2012, 1, 1), date(2012, 12, 28))])
+def test_days_that_the_data_set_does_not_cover_are_refused_before_anything_is_asked(first: date, last: date) -> None:
+    options = Namespace(dataset="flights", broken_every=0, again=False, json=True)
+    with pytest.raises(UsageError, match="the data are of 2012-12-29 to 2014-01-01"):
+        stage.run(Job(command="replay", options=options, run_id="run", interval=Interval.inclusive(first, last)))
+    with pytest.raises(UsageError, match="the data are of"):
+        flights.covered(Interval.inclusive(date(2014, 1, 2), date(9999, 12, 30)))
+
+
+def test_days_that_the_data_set_covers_in_part_are_cut_and_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    assert flights.covered(Interval.inclusive(date.min, date(2013, 1, 1))) == Interval(date(2012, 12, 29), date(2013, 1, 2))
+    assert flights.covered(Interval.inclusive(date(2014, 1, 1), date(9999, 12, 30))) == Interval(
+        date(2014, 1, 1), date(2014, 1, 2)
+    )
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert flights.covered(DAYS) == DAYS
+    assert len(caplog.records) == 2
 
 
 def test_every_kind_of_damage_is_a_dead_letter_and_nothing_else_changes() -> None:
@@ -163,6 +186,41 @@ def test_a_replay_sends_what_is_missing_and_nothing_twice(replay: Any, monkeypat
     before = _held()
     assert replay(again=True)["sent"] == sum(RECORDS.values())
     assert {topic: held - before[topic] for topic, held in _held().items()} == RECORDS
+
+
+@pytest.mark.kafka
+def test_a_replay_over_other_records_of_its_days_is_refused(replay: Any) -> None:
+    """Counts alone would let it skip the first days, and send the later ones again."""
+    replay()
+    before = _held()
+    around = Interval.inclusive(DAYS.start - 2 * DAY, DAYS.last + DAY)
+    with pytest.raises(
+        DataError, match=r"flights.scheduled, partition 0, .* at offset 0 201303\d\d-.* known at 2013-03-09.*--again"
+    ):
+        replay(around)
+    with pytest.raises(DataError, match=r"at offset \d+ .* --broken-every"):
+        replay(broken_every=100)
+    assert _held() == before
+    assert replay()["sent"] == 0
+    # A range within, and one that goes on behind.
+    assert replay(Interval.inclusive(DAYS.last, DAYS.last))["sent"] == 0
+    assert replay(Interval.inclusive(DAYS.last, DAYS.last + DAY))["sent"] > 0
+
+
+@pytest.mark.kafka
+def test_a_replay_without_the_damage_that_is_there_is_refused(replay: Any) -> None:
+    replay(broken_every=50)
+    before = _held()
+    for other in (0, 49, 51):
+        with pytest.raises(DataError, match="holds other records of 2013-03-09 to 2013-03-10 than this replay sends"):
+            replay(broken_every=other)
+    # Where key and time are the same, the value tells.
+    history = flights.histories(DAYS)[2]
+    changed = replace(damaged(history, 50)[0], values=[value + b" " for value in damaged(history, 50)[0].values])
+    with pytest.raises(DataError, match=r"offset 0 .* with another value"):
+        send.lanes(cluster := Cluster(), cluster.topics([WEATHER.topic])[WEATHER.topic], changed, DAYS, again=False)
+    assert _held() == before
+    assert replay(broken_every=50)["sent"] == 0
 
 
 @pytest.mark.kafka

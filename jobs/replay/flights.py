@@ -9,7 +9,7 @@ import importlib.util
 import io
 import logging
 import zipfile
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from jobs.replay.history import History, history, known_within
 from pipelines.flight_delays import LANDED, SCHEDULED, WEATHER
 
 log = logging.getLogger(__name__)
+
+COVERED = Interval.inclusive(date(2012, 12, 29), date(2014, 1, 1))
+"""The days on which anything becomes known: from the timetable of the first flight to the landing of the last."""
 
 KNOWN_AHEAD = timedelta(days=3)
 """How long before the scheduled departure the timetable's record reaches Kafka."""
@@ -53,6 +56,16 @@ def histories(interval: Interval) -> list[History]:
         history(LANDED, landed, partitions=PARTITIONS),
         history(WEATHER, weather, partitions=1),
     ]
+
+
+def covered(interval: Interval) -> Interval:
+    """Those of the days that the data set covers. Raises UsageError where these are none: nothing would be sent, silently."""
+    if interval.end <= COVERED.start or interval.start >= COVERED.end:
+        raise UsageError(f"nothing is known of flights on {interval}: the data are of {COVERED}. Give days among these.")
+    within = Interval(max(interval.start, COVERED.start), min(interval.end, COVERED.end))
+    if within != interval:
+        log.warning("of %s only %s is replayed: the data are of %s", interval, within, COVERED)
+    return within
 
 
 def _folder() -> Path:

@@ -1,8 +1,8 @@
 """Histories -> Kafka: topics made where they are missing, what Kafka holds already left out, the rest sent by known time.
 
 What goes to a partition, and in which order, is a function of the command's arguments alone. So a replay that was cut off
-goes on where it stopped: of each partition's sequence it skips as many records as the partition holds with timestamps in
-the range.
+goes on where it stopped: of each partition's sequence it skips what the partition holds with timestamps in the range, once
+that has been read back and is the same.
 """
 
 import logging
@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException, Producer  # noqa: TID253
 from jobs.errors import DataError, RetryError, UsageError
 from jobs.interval import Interval
 from jobs.kafka import Cluster, Topic, client_settings, failed
+from jobs.replay import held
 from jobs.replay.history import History, milliseconds
 
 log = logging.getLogger(__name__)
@@ -84,8 +85,9 @@ def topics(cluster: Cluster, histories: Sequence[History]) -> dict[str, Topic]:
 def lanes(cluster: Cluster, topic: Topic, history: History, interval: Interval, *, again: bool) -> list[Lane]:
     """Each partition's share, with how much of it Kafka holds already.
 
-    Raises DataError where a partition holds later records but not all of these: what is sent now would stand behind
-    them, and the next replay could not tell what is there.
+    Raises DataError where a partition holds other records of these days, as an earlier replay of other days or with another
+    --broken-every leaves them: skipping would lose some and double others. And where it holds later records but not all of
+    these: what is sent now would stand behind them, and the next replay could not tell what is there.
     """
     shares: list[list[int]] = [[] for _ in range(history.partitions)]
     for index, key in enumerate(history.keys):
@@ -96,23 +98,23 @@ def lanes(cluster: Cluster, topic: Topic, history: History, interval: Interval, 
     first, after, newest = cluster.since(topic, start), cluster.since(topic, end), cluster.newest(topic)
     found = []
     for partition, share in enumerate(shares):
-        held = max(0, after[partition] - first[partition])
-        if held < len(share) and newest[partition] >= end:
+        skip = held.prefix(history, share, partition, first[partition], after[partition], interval)
+        if skip < len(share) and newest[partition] >= end:
             raise DataError(
                 f"{topic.name}, partition {partition}, holds records known after {interval.last}, "
-                f"but only {held} of the {len(share)} of {interval}. "
+                f"but only {skip} of the {len(share)} of {interval}. "
                 "A history is replayed in order of time: replay into new topics, or send them all with --again."
             )
-        if held > len(share):
+        if (there := after[partition] - first[partition]) > len(share):
             log.warning(
                 "%s, partition %d, holds %d records of %s, more than the %d of this history",
                 topic.name,
                 partition,
-                held,
+                there,
                 interval,
                 len(share),
             )
-        found.append(Lane(history, partition, share, min(held, len(share))))
+        found.append(Lane(history, partition, share, skip))
     return found
 
 

@@ -1,6 +1,7 @@
 """`penstock replay flights --from D --to D`: the records known on these days, to Kafka, with their own timestamps.
 
-Running it again sends what is missing, and nothing twice, as long as the arguments are the same.
+Running it again sends what is missing, and nothing twice, as long as the arguments are the same. Where a partition holds other
+records of these days, it is refused.
 """
 
 import logging
@@ -22,14 +23,13 @@ def run(job: Job) -> None:
         raise UsageError(
             f"--broken-every {every} is negative: give how many good records lie between two broken ones, or 0 for none."
         )
+    days = flights.covered(job.interval)
     cluster = Cluster()
-    work = [damaged(history, every) for history in flights.histories(job.interval)]
-    log.info("%s: %s", job.interval, ", ".join(f"{len(history)} for {history.source.topic}" for history, _ in work))
+    work = [damaged(history, every) for history in flights.histories(days)]
+    log.info("%s: %s", days, ", ".join(f"{len(history)} for {history.source.topic}" for history, _ in work))
     topics = send.topics(cluster, [history for history, _ in work])
     lanes = [
-        lane
-        for history, _ in work
-        for lane in send.lanes(cluster, topics[history.source.topic], history, job.interval, again=again)
+        lane for history, _ in work for lane in send.lanes(cluster, topics[history.source.topic], history, days, again=again)
     ]
     job.report["topics"] = {
         history.source.topic: {

@@ -4,11 +4,13 @@
 all cores, tuned for what a laptop holds: the settings below say what each one saves.
 """
 
+import fcntl
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +56,9 @@ JVM = (
     "-XX:-DontCompileHugeMethods",
 )
 
+SCRATCH = "penstock-spark."
+"""How the folders of sessions begin. (With a dash, they were not locked.)"""
+
 
 @contextmanager
 def session(name: str = "penstock", *, jvm: tuple[str, ...] | None = None) -> "Iterator[SparkSession]":
@@ -68,12 +73,46 @@ def session(name: str = "penstock", *, jvm: tuple[str, ...] | None = None) -> "I
     if active is not None:
         yield active
         return
-    with tempfile.TemporaryDirectory(prefix="penstock-spark-") as scratch:
-        opened = _open(name, Path(scratch), archive.flags() if jvm is None else jvm)
+    with _scratch() as scratch:
+        opened = _open(name, scratch, archive.flags() if jvm is None else jvm)
         try:
             yield opened
         finally:
             opened.stop()
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder of the session's own, locked while this process lives. One without a lock is a killed process's: it goes now."""
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with suppress(OSError):
+            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
+    folder, lock = _locked_folder()
+    try:
+        with folder as name:
+            yield Path(name)
+    finally:
+        os.close(lock)
+
+
+def _locked_folder() -> tuple["tempfile.TemporaryDirectory[str]", int]:
+    """A new folder and its lock. Another start may clear it before it is locked: then it is gone, and one more is made."""
+    while True:
+        folder = tempfile.TemporaryDirectory(prefix=SCRATCH)
+        with suppress(FileNotFoundError):
+            lock = os.open(folder.name, os.O_RDONLY | os.O_DIRECTORY)
+            # Where the file system knows no locks, nobody gets one to clear with either.
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if Path(folder.name).exists():
+                return folder, lock
+            os.close(lock)
+        folder.cleanup()
 
 
 def _open(name: str, scratch: Path, jvm: tuple[str, ...]) -> "SparkSession":

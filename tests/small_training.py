@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from jobs import batches, lake
+from jobs import lake
 from jobs.command import Job
 from jobs.interval import DAY, Interval, midnight
 from jobs.parts import split
@@ -70,8 +70,6 @@ PARTS = (
 def rides(name: str, rows: dict[date, int], **training: Any) -> Pipeline:
     """The pipeline under a name of its own, its tables written with so many labelled examples for each day."""
     pipeline = replace(NIGHTS, name=name, training=replace(NIGHTS.training, **training))
-    if lake.load(batches.events_uri(RIDES)) is None:
-        lake.append(batches.events_uri(RIDES), pa.table({"id": ["one"]}))
     numbered = [(day, number) for day, count in rows.items() for number in range(count)]
     random = np.random.default_rng(11)
     length = random.normal(3000, 500, len(numbered))
@@ -103,7 +101,7 @@ def full(training: int = 8, validation: int = 7, holdout: int = 20) -> dict[date
 
 
 def job(pipeline: Pipeline, run_id: str, when: str = "always", **options: Any) -> Job:
-    asked = Namespace(when=when, **{"ranks": None, "epochs": None, **options})
+    asked = Namespace(when=when, **{"ranks": None, "epochs": None, "json": False, **options})
     return Job(command="train", options=asked, run_id=run_id, pipeline=pipeline, interval=Interval(LAST, LAST + DAY))
 
 

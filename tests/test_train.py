@@ -15,12 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 from small_training import NIGHTS, PARTS, full, job, prepare, rides
 
-from jobs import lake, registry
+from jobs import lake, ledger, registry
 from jobs.errors import DataError, RetryError, UsageError
-from jobs.train import stage
+from jobs.interval import Interval
+from jobs.train import sources, stage
 from jobs.train.order import Order
 from pipelines.declare import Pipeline
 
@@ -69,11 +71,14 @@ def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:
 # Whether it is due, and what can't be trained on.
 
 
-def test_never_says_so_and_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_never_says_so_and_asks_nobody(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     asked = job(NIGHTS, "n", when="never")
     stage.run(asked)
     assert asked.report == {"trained": False, "reason": "not asked for: --when never"}
+    assert capsys.readouterr().out == "nights: nothing was trained: not asked for: --when never\n"
+    stage.run(job(NIGHTS, "n", when="never", json=True))
+    assert capsys.readouterr().out == ""
 
 
 def test_a_registry_that_is_away_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +175,64 @@ def test_what_is_alike_for_a_whole_day_weighs_less() -> None:
     assert weights_of_numbers(numbers, np.zeros(1000, dtype=np.int64), 0.5) == (1, 1, 1)
 
 
+# What was trained on.
+
+
+def test_the_snapshot_names_the_events_that_each_day_was_computed_from() -> None:
+    """Commits and ledger each know days that the other doesn't; of later versions and of an older table nothing counts."""
+    tell("examples", version=0, events=3, day=date(2024, 3, 5))  # Of a table that was moved away.
+    compute("examples", events=5, first=date(2024, 3, 1), last=date(2024, 3, 4))
+    tell("examples", version=1, events=5, day=date(2024, 3, 2))
+    compute("examples", events=7, first=date(2024, 3, 3), last=date(2024, 3, 3))  # Killed before it told the ledger.
+    tell("examples", version=2, events=6, day=date(2024, 3, 4))
+    pinned = lake.load(lake.uri("nights", "examples"))
+    assert pinned is not None
+    compute("examples", events=9, first=date(2024, 3, 1), last=date(2024, 3, 1))
+    tell("examples", version=3, events=9, day=date(2024, 3, 1))
+    lake.append(lake.uri("nights", "examples"), partition(date(2024, 3, 2)), partition_by=["as_of_date"])  # Without a note.
+    for table in (pinned, lake.load(pinned.table_uri, pinned.version())):
+        assert table is not None
+        assert sources.describe(NIGHTS, "examples", table, Interval(date(2024, 3, 1), date(2024, 3, 7))) == {
+            "rides": [
+                {"version": 5, "from": "2024-03-01", "to": "2024-03-02"},
+                {"version": 7, "from": "2024-03-03", "to": "2024-03-03"},
+                {"version": 5, "from": "2024-03-04", "to": "2024-03-04"},
+                {"version": 6, "from": "2024-03-05", "to": "2024-03-05"},
+                {"version": None, "from": "2024-03-06", "to": "2024-03-06"},
+            ]
+        }
+
+
+def partition(*days: date) -> pa.Table:
+    return pa.table({"key": [str(day) for day in days], "as_of_date": pa.array(days, pa.date32())})
+
+
+def compute(table: str, *, events: int, first: date, last: date) -> None:
+    """Write days as the features stage does, with its note."""
+    days = Interval.inclusive(first, last)
+    lake.replace(
+        lake.uri("nights", table),
+        partition(*days.days()),
+        where=f"as_of_date >= '{first}' and as_of_date <= '{last}'",
+        partition_by=["as_of_date"],
+        metadata={"userMetadata": json.dumps({"run_id": "r", "inputs": {"rides": events}, "days": str(days)})},
+    )
+
+
+def tell(table: str, *, version: int, events: int, day: date) -> None:
+    """Write the ledger's row of a day."""
+    entry = ledger.Entry(stage=f"features/{table}", day=day, inputs={"rides": events}, output_version=version, rows=1, run_id="r")
+    ledger.record(NIGHTS, [entry])
+
+
 # Real ranks.
 
 
 @pytest.mark.torch
 @pytest.mark.mlflow
-def test_two_ranks_train_and_register_what_one_rank_does(mlflow_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_train_and_register_what_one_rank_does(
+    mlflow_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """101 examples are uneven for two ranks, and the validation part has a single row, so one rank has none."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server)
     rows = full(training=7, validation=1) | {PARTS[0].last: 10}
@@ -183,6 +240,8 @@ def test_two_ranks_train_and_register_what_one_rank_does(mlflow_server: str, mon
     two = job(pipeline, "two")
     stage.run(two)
     assert two.report["rows"] == {"training": 101, "validation": 1, "holdout": 40}
+    said = capsys.readouterr().out
+    assert "two_ranks version 1: training 101, validation 1, holdout 40 rows; holdout log loss 0." in said
 
     # The version says what it is, its run holds the snapshot, and what it scores is what the ranks' network scored.
     (version,) = registry.versions(pipeline)
@@ -200,6 +259,7 @@ def test_two_ranks_train_and_register_what_one_rank_does(mlflow_server: str, mon
     early = job(pipeline, "early", when="due")
     stage.run(early)
     assert early.report["reason"].startswith("not due until the run over 2024-04-07")
+    assert f"two_ranks: nothing was trained: {early.report['reason']}\n" in capsys.readouterr().out
     assert len(registry.versions(pipeline)) == 1
 
     # One rank takes the same steps: the figures differ by rounding alone.
@@ -215,7 +275,11 @@ def assert_run_holds_the_snapshot(version: registry.Version) -> None:
     import mlflow
 
     snapshot = json.loads(mlflow.artifacts.load_text(f"runs:/{version.run_id}/snapshot.json"))
-    assert snapshot["sources"] == {"rides": 0}
+    # Nobody wrote down what these tables were computed from.
+    assert snapshot["sources"] == {
+        "examples": {"rides": [{"version": None, "from": "2024-03-09", "to": "2024-03-29"}]},
+        "labels": {"rides": [{"version": None, "from": "2024-03-09", "to": "2024-03-31"}]},
+    }
     assert snapshot["tables"]["examples"]["version"] == int(version.tags["examples_version"])
     assert len(snapshot["tables"]["examples"]["files"]) == 17  # 14 days of training, 1 of validation, 2 of holdout.
     run = mlflow.get_run(version.run_id)

@@ -1,4 +1,7 @@
-"""The training loop: the same on every rank, and with the same result on any number of them, up to rounding.
+"""The training loop, the same on every rank.
+
+On any number of ranks a step's set of examples is the same. Without dropout the weights are then equal up to rounding;
+with it they are not, since each rank draws its own.
 
 A step's loss is the sum over the global batch divided by its size, whatever each rank's part of it. Early stopping looks
 at the sum of the validation losses over all ranks, and at the running average of the weights, which is what is kept. All

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from jobs import batches, lake, ledger
+from jobs import lake, ledger
 from jobs.errors import DataError
 from jobs.interval import Interval
 from jobs.parts import Parts, embargo
+from jobs.train import sources
 from pipelines.declare import Pipeline
 
 
@@ -42,14 +43,20 @@ class Pinned:
 
 
 def describe(pipeline: Pipeline, pinned: Pinned, parts: Parts) -> dict[str, Any]:
-    """The content of `snapshot.json`: versions and files of what was read, the parts, the code and the declaration."""
+    """The content of `snapshot.json`: versions and files of what was read, the parts, the code and the declaration.
+
+    `sources` says, for each table and source, from which versions of the events its days were computed.
+    """
     span = Interval(parts.training.start, parts.holdout.end)
     mature = Interval(span.start, span.end + embargo(pipeline))
     return {
         "pipeline": pipeline.name,
         "declaration": declaration(pipeline),
         "fingerprint": ledger.fingerprint(),
-        "sources": batches.snapshot(pipeline),
+        "sources": {
+            "examples": sources.describe(pipeline, "examples", pinned.examples, span),
+            "labels": sources.describe(pipeline, "labels", pinned.labels, mature),
+        },
         "tables": {
             "examples": _table(pinned.examples, "as_of_date", span),
             "labels": _table(pinned.labels, "mature_date", mature),

@@ -25,20 +25,19 @@ def run(job: Job) -> None:
     """Train where it is due, once for each run id. The report says what was trained on, how good it is, or why it was not due."""
     assert job.pipeline is not None and job.interval is not None
     if job.options.when == "never":
-        job.report.update(trained=False, reason="not asked for: --when never")
+        _not_trained(job, "not asked for: --when never")
         return
     settings = _settings(job)
     versions = registry.versions(job.pipeline)
     earlier = next((version for version in versions if version.tags["run_id"] == job.run_id), None)
     if earlier is not None:
-        job.report.update(
-            trained=False, version=earlier.number, reason=f"this run has already registered version {earlier.number}"
-        )
+        job.report["version"] = earlier.number
+        _not_trained(job, f"this run has already registered version {earlier.number}")
         return
     pinned = Pinned.newest(job.pipeline)
     parts, reason = _parts(job, pinned, versions)
     if parts is None:
-        job.report.update(trained=False, reason=reason)
+        _not_trained(job, reason)
         return
     _train(job, settings, pinned, parts)
 
@@ -96,6 +95,7 @@ def _train(job: Job, settings: Training, pinned: Pinned, parts: Parts) -> None:
             )
         ],
     )
+    _say(job, f"{pipeline.name} version {number}: {_rows(prepared.rows)}; holdout {_short(figures['holdout']['network'])}")
 
 
 def _settings(job: Job) -> Training:
@@ -125,6 +125,25 @@ def _tags(described: dict[str, object], parts: Parts, base_rate: float, run_id: 
         "base_rate": repr(base_rate),
         "run_id": run_id,
     }
+
+
+def _not_trained(job: Job, reason: str) -> None:
+    assert job.pipeline is not None
+    job.report.update(trained=False, reason=reason)
+    _say(job, f"{job.pipeline.name}: nothing was trained: {reason}")
+
+
+def _rows(rows: dict[str, int]) -> str:
+    return ", ".join(f"{part} {count}" for part, count in rows.items()) + " rows"
+
+
+def _short(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items())
+
+
+def _say(job: Job, line: str) -> None:
+    if not job.options.json:
+        print(line)
 
 
 class _Clock:

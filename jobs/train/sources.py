@@ -1,0 +1,88 @@
+"""From which versions of the events the examples and labels of each day were computed, as far as that is written down.
+
+Not the versions as they stand: an ingest may have come between. Each commit of a table says its inputs, but Spark clears the
+log's old commits away (after 30 days by default); the ledger stays, but lacks what a killed run committed. Of both, what
+the highest version says of a day holds.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from deltalake import DeltaTable
+
+from jobs import lake
+from jobs.errors import RetryError
+from jobs.interval import DAY, Interval
+from pipelines.declare import Pipeline
+
+TRIES = 10
+"""Looks at a log that others are writing to."""
+SHIFT = {"examples": DAY, "labels": 0 * DAY}
+"""From the ledger's day to the table's: the features of day D serve the examples of the day after."""
+
+
+class Said(NamedTuple):
+    """What a commit or a row of the ledger says of a day."""
+
+    version: int
+    at: float
+    """Of two that say the same version, the later holds: a run that changed nothing made no commit."""
+    inputs: Mapping[str, Any]
+
+
+def describe(pipeline: Pipeline, name: str, table: DeltaTable, days: Interval) -> dict[str, list[dict[str, Any]]]:
+    """For each source the version that served each range of the days of a pinned table; None where nothing is written down."""
+    newest: dict[date, Said] = {}
+    for day, said in (*_commits(table), *_ledger(pipeline, name, table)):
+        if said.version <= table.version() and (day not in newest or newest[day][:2] < said[:2]):
+            newest[day] = said
+    inputs = {day: newest[day].inputs if day in newest else {} for day in days.days()}
+    return {source.name: _ranges({day: found.get(source.name) for day, found in inputs.items()}) for source in pipeline.sources}
+
+
+def _commits(table: DeltaTable) -> Iterator[tuple[date, Said]]:
+    """What the commits say that the table's log still holds."""
+    for entry in _log(table.table_uri):
+        try:
+            note = json.loads(entry.get("userMetadata") or "{}")
+        except ValueError:
+            continue  # Another program's note.
+        if isinstance(note, dict) and {"inputs", "days"} <= note.keys():
+            ends = [date.fromisoformat(end) for end in note["days"].split(" to ")]
+            for day in Interval.inclusive(ends[0], ends[-1]).days():
+                yield day, Said(entry["version"], 0, note["inputs"])
+
+
+def _log(uri: str) -> list[dict[str, Any]]:
+    """The log's commits. delta-rs counts their versions down from the handle's: wrong unless it is the newest throughout."""
+    for _ in range(TRIES):
+        table = DeltaTable(uri)
+        commits = table.history()
+        if DeltaTable(uri).version() == table.version():
+            return commits
+    raise RetryError(f"{uri} was written during each of {TRIES} looks at its log. Run this one again.")
+
+
+def _ledger(pipeline: Pipeline, name: str, table: DeltaTable) -> Iterator[tuple[date, Said]]:
+    """What the ledger says of the table. Rows from before the table was made are about one that was moved away."""
+    ledger = lake.load(lake.uri(pipeline.name, "ledger"))
+    if ledger is None:
+        return
+    made = datetime.fromtimestamp((table.metadata().created_time or 0) / 1000, UTC)
+    rows = lake.query(ledger, f"select day, output_version, recorded_at, inputs from t where stage = 'features/{name}'")
+    for row in rows.to_pylist():
+        if row["recorded_at"] >= made:
+            said = Said(row["output_version"], row["recorded_at"].timestamp(), json.loads(row["inputs"]))
+            yield row["day"] + SHIFT[name], said
+
+
+def _ranges(versions: dict[date, Any]) -> list[dict[str, Any]]:
+    """Consecutive days with the same version, as one range."""
+    ranges = []
+    for version, group in groupby(versions, key=lambda day: versions[day]):
+        days = list(group)
+        ranges.append({"version": version, "from": str(days[0]), "to": str(days[-1])})
+    return ranges

@@ -59,8 +59,10 @@ class Interval:
 def parse_day(text: str) -> date:
     """A date as people write it, `2013-04-01`. Raises UsageError otherwise."""
     try:
-        return date.fromisoformat(text)
-    except ValueError:
+        day = date.fromisoformat(text)
+        _ = day + DAY  # The last day that Python knows has no end.
+        return day
+    except (ValueError, OverflowError):
         raise UsageError(f"{text!r} is not a day: write it as YYYY-MM-DD, for example 2013-04-01.") from None
 
 

@@ -15,6 +15,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from jobs.errors import RetryError, UsageError
 from jobs.settings import endpoint
 
+_LOOKS = 20
 INSTANT = pa.timestamp("us", tz="UTC")
 """How every table writes an instant. A timestamp without a zone would raise the table's protocol."""
 
@@ -36,6 +37,21 @@ def load(table_uri: str, version: int | None = None) -> DeltaTable | None:
         return DeltaTable(table_uri, version=version)
     except TableNotFoundError:
         return None
+
+
+def log(table_uri: str, *, after: int = -1) -> tuple[DeltaTable, list[dict[str, Any]]]:
+    """A handle on the table as it stands, and its commits after the version `after`, the newest first.
+
+    delta-rs counts the commits' versions down from the handle's, over the log as it finds it: they are right only where nobody
+    committed in between. Raises RetryError where somebody always did.
+    """
+    for _ in range(_LOOKS):
+        table = DeltaTable(table_uri)
+        since = table.version() - after
+        commits = table.history(since) if since > 0 else []
+        if DeltaTable(table_uri).version() == table.version():
+            return table, commits
+    raise RetryError(f"{table_uri} was written during each of {_LOOKS} looks at its log. Run this one again.")
 
 
 def query(table: DeltaTable, sql: str) -> pa.Table:

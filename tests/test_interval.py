@@ -46,6 +46,7 @@ def test_the_day_that_has_just_ended_is_over() -> None:
         ({"first": "2013-04-02", "last": "2013-04-01"}, "is after"),
         ({"first": "2013-04-10", "last": "2013-04-10"}, "is not over"),
         ({"first": "2013-04-31", "last": "2013-05-01"}, "'2013-04-31' is not a day"),
+        ({"first": "9999-12-31", "last": "9999-12-31"}, "is not a day"),
         ({"first": "01.04.2013", "last": "02.04.2013"}, "YYYY-MM-DD"),
         ({"first": None, "last": None}, "no days were given"),
         ({"first": None, "last": None, "run_start": "None", "run_end": "None"}, "'None' is not an instant"),

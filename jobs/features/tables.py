@@ -9,14 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from jobs import lake
 from jobs.errors import RetryError, UsageError
 from jobs.interval import Interval
-
-RECENT = 100
-"""Commits of neighbours that may follow ours before we look for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +47,9 @@ def write(output: Output, pipeline: str, *, run_id: str, inputs: Mapping[str, An
     columns than the frame: a changed meaning gets a new name.
     """
     uri = lake.uri(pipeline, output.table)
-    _same_columns(uri, output.frame)
+    before = lake.load(uri)
+    if before is not None:
+        _same_columns(before, output.frame)
     note = json.dumps({"run_id": run_id, "inputs": inputs, "days": str(output.days)}, sort_keys=True)
     # The hint spreads by day: a small day is one file, and adaptive execution joins small days' tasks and splits large days.
     spread = output.frame.hint("rebalance", output.partition).sortWithinPartitions(output.partition, *output.order)
@@ -66,29 +66,25 @@ def write(output: Output, pipeline: str, *, run_id: str, inputs: Mapping[str, An
         if "io.delta.exceptions" in str(failure) or "DELTA_CONCURRENT" in str(failure):
             raise RetryError(f"another run wrote {uri}, {output.days}, at the same time. Run this one again.") from failure
         raise
-    return _written(uri, output, note)
+    return _written(uri, output, note, after=-1 if before is None else before.version())
 
 
-def _same_columns(uri: str, frame: DataFrame) -> None:
-    table = lake.load(uri)
-    if table is None:
-        return
+def _same_columns(table: DeltaTable, frame: DataFrame) -> None:
     there = [field.name for field in table.schema().fields]
     if sorted(there) != sorted(frame.columns):
         missing = ", ".join(sorted(set(frame.columns) - set(there))) or "nothing"
         extra = ", ".join(sorted(set(there) - set(frame.columns))) or "nothing"
         raise UsageError(
-            f"{uri} was written by another declaration: it lacks {missing}, and {extra} is no longer declared. "
+            f"{table.table_uri} was written by another declaration: it lacks {missing}, and {extra} is no longer declared. "
             "Give the changed feature set or pipeline a new name, or move the old table away."
         )
 
 
-def _written(uri: str, output: Output, note: str) -> Written:
+def _written(uri: str, output: Output, note: str, *, after: int) -> Written:
     """Our commit's version, by the note that it carries, and its rows by day, from the log alone."""
-    table = lake.load(uri)
-    assert table is not None
+    table, commits = lake.log(uri, after=after)
     # A write that takes nothing away and adds nothing makes no commit: then the table as it stands is what we left.
-    version = next((entry["version"] for entry in table.history(RECENT) if entry.get("userMetadata") == note), table.version())
+    version = next((entry["version"] for entry in commits if entry.get("userMetadata") == note), table.version())
     files = pa.table(lake.load(uri, version).get_add_actions(flatten=True))  # type: ignore[union-attr]
     days = files.column(f"partition.{output.partition}").cast(pa.date32())
     ours = pc.and_(pc.greater_equal(days, pa.scalar(output.days.start)), pc.less(days, pa.scalar(output.days.end)))

@@ -40,11 +40,10 @@ def settle(source: Source, closure: Plan | None = None) -> int:
     Raises RetryError where neighbours were always first.
     """
     for _ in range(_TRIES):
-        events = lake.load(batches.events_uri(source))
-        assert events is not None
         ranges = _ranges(source)
         settled = ranges.transaction_version(_SETTLED) or 0
-        missing = list(_missing(events, ranges, settled))
+        events, commits = lake.log(batches.events_uri(source), after=settled)
+        missing = _missing(commits, ranges, settled)
         rows = [row for entry in missing for row in _rows(entry[METADATA], entry["version"])]
         if closure is not None:
             rows += _rows(_closed(closure), closure.table.version())
@@ -76,16 +75,13 @@ def _ranges(source: Source) -> DeltaTable:
     return table
 
 
-def _missing(events: DeltaTable, ranges: DeltaTable, settled: int) -> Iterable[dict[str, Any]]:
-    """The commits with a batch, after version `settled`, that have no rows yet, the oldest first."""
-    since = events.version() - settled
-    if since <= 0:
-        return
+def _missing(commits: Iterable[dict[str, Any]], ranges: DeltaTable, settled: int) -> list[dict[str, Any]]:
+    """Of the commits after version `settled`, those with a batch that has no rows yet, the oldest first."""
+    ours = [entry for entry in commits if METADATA in entry]
+    if not ours:
+        return []
     found = lake.query(ranges, f"select distinct batch from t where version > {settled}").column("batch").to_pylist()
-    accounted = set(found)
-    for entry in reversed(events.history(since)):
-        if METADATA in entry and entry["version"] > settled and entry[METADATA]["batch"] not in accounted:
-            yield entry
+    return [entry for entry in reversed(ours) if entry[METADATA]["batch"] not in set(found)]
 
 
 def _rows(account: dict[str, Any], version: int) -> list[dict[str, Any]]:

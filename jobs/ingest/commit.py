@@ -57,10 +57,8 @@ def commit(plan: Plan, done: Sequence[Done]) -> bool:
 
 def is_committed(plan: Plan) -> bool:
     """Whether the table's log has the batch."""
-    table = lake.load(batches.events_uri(plan.source))
-    assert table is not None
-    since = table.version() - plan.table.version()
-    return any(entry.get(METADATA, {}).get("batch") == plan.batch for entry in (table.history(since) if since else ()))
+    _, commits = lake.log(batches.events_uri(plan.source), after=plan.table.version())
+    return any(entry.get(METADATA, {}).get("batch") == plan.batch for entry in commits)
 
 
 def account(plan: Plan, done: Sequence[Done]) -> dict[str, Any]:

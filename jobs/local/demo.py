@@ -65,7 +65,10 @@ def run(job: Job) -> None:
     """Run the demo in the state folder, which it begins anew; the services it started are stopped at its end."""
     state = state_folder().resolve()
     clock = Clock()
-    pipeline = pipelines.load(PIPELINE)
+    try:
+        pipeline = pipelines.load(PIPELINE)
+    except ValueError as wrong:
+        raise UsageError(str(wrong)) from wrong
     _begin_anew(state, clock)
     try:
         endpoints = _start(state, clock)

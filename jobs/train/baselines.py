@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jobs.metrics import value
 from jobs import lifeline
+from jobs.metrics import value
 from jobs.train.plan import JUDGED, MODELS, Outcome, Plan, write_scores
 from jobs.train.stream import Batch, Part
 

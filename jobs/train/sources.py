@@ -14,12 +14,9 @@ from typing import Any, NamedTuple
 from deltalake import DeltaTable
 
 from jobs import lake
-from jobs.errors import RetryError
 from jobs.interval import DAY, Interval
 from pipelines.declare import Pipeline
 
-TRIES = 10
-"""Looks at a log that others are writing to."""
 SHIFT = {"examples": DAY, "labels": 0 * DAY}
 """From the ledger's day to the table's: the features of day D serve the examples of the day after."""
 
@@ -45,7 +42,7 @@ def describe(pipeline: Pipeline, name: str, table: DeltaTable, days: Interval) -
 
 def _commits(table: DeltaTable) -> Iterator[tuple[date, Said]]:
     """What the commits say that the table's log still holds."""
-    for entry in _log(table.table_uri):
+    for entry in lake.log(table.table_uri)[1]:
         try:
             note = json.loads(entry.get("userMetadata") or "{}")
         except ValueError:
@@ -54,16 +51,6 @@ def _commits(table: DeltaTable) -> Iterator[tuple[date, Said]]:
             ends = [date.fromisoformat(end) for end in note["days"].split(" to ")]
             for day in Interval.inclusive(ends[0], ends[-1]).days():
                 yield day, Said(entry["version"], 0, note["inputs"])
-
-
-def _log(uri: str) -> list[dict[str, Any]]:
-    """The log's commits. delta-rs counts their versions down from the handle's: wrong unless it is the newest throughout."""
-    for _ in range(TRIES):
-        table = DeltaTable(uri)
-        commits = table.history()
-        if DeltaTable(uri).version() == table.version():
-            return commits
-    raise RetryError(f"{uri} was written during each of {TRIES} looks at its log. Run this one again.")
 
 
 def _ledger(pipeline: Pipeline, name: str, table: DeltaTable) -> Iterator[tuple[date, Said]]:

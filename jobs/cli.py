@@ -56,7 +56,10 @@ def main(argv: list[str] | None = None) -> int:
     if options.json:
         print(report.dumps(closed))
     if options.report:
-        options.report.write_text(report.dumps(closed))
+        try:
+            options.report.write_text(report.dumps(closed))
+        except OSError as failure:
+            print(f"penstock: the run report could not be written to {options.report}: {failure}", file=sys.stderr)
     if commands[options.command].subject != "none":
         _keep(closed)
     return int(code)

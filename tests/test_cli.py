@@ -66,6 +66,14 @@ def test_resolve_answers_as_data_and_keeps_its_report(tmp_path: Path) -> None:
     assert len(kept) == 1 and json.loads(kept[0].read_text()) == printed
 
 
+def test_a_report_that_cant_be_written_changes_no_exit_code(tmp_path: Path) -> None:
+    days = ("--from", "2013-04-01", "--to", "2013-04-01")
+    ended = penstock("resolve", "flight_delays", *days, "--report", str(tmp_path / "nowhere" / "report.json"), lake=tmp_path)
+    assert ended.returncode == 0
+    assert "could not be written" in ended.stderr and "Traceback" not in ended.stderr
+    assert len(list(tmp_path.glob("reports/flight_delays/resolve/*.json"))) == 1
+
+
 @pytest.mark.parametrize(("failure", "code"), [(UsageError, 64), (DataError, 65), (RetryError, 75), (ZeroDivisionError, 70)])
 def test_each_failure_has_its_exit_code_and_a_report(
     failure: type[Exception], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

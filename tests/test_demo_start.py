@@ -54,7 +54,8 @@ def test_a_taken_port_is_found_before_anything_goes(service: str, tmp_path: Path
 
 
 def test_the_demo_speaks_to_its_own_services_whatever_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*demo.ADDRESSES, "PENSTOCK_STATE"):
+    foreign = ("SPARK_MASTER", "SPARK_REMOTE", "KAFKA_SECURITY_PROTOCOL")
+    for name in (*demo.ADDRESSES, "PENSTOCK_STATE", *foreign):
         monkeypatch.setenv(name, "a-company.example:9092")
     demo._use(
         tmp_path, {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:19092", "PENSTOCK_LAKE": str(tmp_path / "lake"), "AIRFLOW_URL": "x"}
@@ -62,7 +63,7 @@ def test_the_demo_speaks_to_its_own_services_whatever_is_exported(tmp_path: Path
     assert endpoint("KAFKA_BOOTSTRAP_SERVERS") == "127.0.0.1:19092"
     assert endpoint("PENSTOCK_LAKE") == str(tmp_path / "lake")
     assert os.environ["PENSTOCK_STATE"] == str(tmp_path)
-    assert "AIRFLOW_URL" not in os.environ
+    assert not {"AIRFLOW_URL", *foreign} & set(os.environ)
 
 
 def test_a_step_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

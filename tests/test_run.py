@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.kafka
 COMMAND = [sys.executable, "-m", "jobs.cli", "run", "flight_delays", "--from", "2013-01-01", "--to", "2013-01-01"]
 
 

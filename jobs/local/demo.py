@@ -75,7 +75,7 @@ def run(job: Job) -> None:
         password = airflow_server.password_in(endpoints["AIRFLOW_PASSWORD_FILE"])
         airflow = Airflow(endpoints["AIRFLOW_URL"], airflow_server.USER, password)
         found = summary.collect(pipeline, airflow, _drive(airflow, clock))
-        clock.took("all of it, from the first service on", clock.began)
+        clock.took("all of it", clock.began)
         table = summary.table(found, summary.places(endpoints, state), clock.steps)
     finally:
         services.stop(state, say=clock.say)
@@ -119,7 +119,9 @@ def _start(state: Path, clock: Clock) -> dict[str, str]:
 
 
 def _use(state: Path, endpoints: dict[str, str]) -> None:
-    """Speak to the services of the demo alone, whatever addresses the shell has exported: it may be a company's Kafka."""
+    """Speak to the services of the demo alone, whatever the shell has exported: it may be a company's Kafka, or its Spark."""
+    for name in [name for name in os.environ if name in ("SPARK_MASTER", "SPARK_REMOTE") or name.startswith("KAFKA_SECURITY_")]:
+        del os.environ[name]
     os.environ.update({name: address for name, address in endpoints.items() if name in ADDRESSES}, PENSTOCK_STATE=str(state))
 
 

@@ -4,6 +4,8 @@ What Airflow does, without Airflow: the same commands, the same exit codes. The 
 with its exit code.
 """
 
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -60,7 +62,15 @@ def _call(command: list[str], out: TextIO | None) -> int:
 
     With `out` its words go there: the standard output is the report's then.
     """
-    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, preexec_fn=lifeline.hold, check=False).returncode
+    parent = os.getpid()
+
+    def bind() -> None:
+        lifeline.hold()
+        # The run may have been killed before its stage asked to be told.
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGTERM)
+
+    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, preexec_fn=bind, check=False).returncode
 
 
 def _failure(stage: str, code: int) -> JobError:

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 def run(job: Job) -> None:
     """Score the days. The report has the version, and the rows and the share of missing inputs of each `as_of_date`.
 
-    Raises RetryError, before anything is written, for a day whose examples were never computed.
+    Raises RetryError, before any prediction is written, for a day whose examples were never computed.
     """
     pipeline, interval = job.pipeline, job.interval
     assert pipeline is not None and interval is not None
@@ -116,7 +116,7 @@ def _refuse_not_computed(pipeline: Pipeline, scored: list[Scored], computed: Col
     lacking = [day for each in scored if not each.predictions.num_rows and (day := each.day - DAY) not in computed]
     if lacking:
         raise RetryError(
-            f"the examples of {', '.join(map(str, lacking))} were never computed, and scores need them: nothing was written. "
+            f"the examples of {', '.join(map(str, lacking))} were never computed, and scores need them: no prediction was written. "
             f"Run `penstock features {pipeline.name} --from {lacking[0]} --to {lacking[-1]}` first."
         )
 

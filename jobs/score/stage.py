@@ -116,7 +116,7 @@ def _refuse_not_computed(pipeline: Pipeline, scored: list[Scored], computed: Col
     lacking = [day for each in scored if not each.predictions.num_rows and (day := each.day - DAY) not in computed]
     if lacking:
         raise RetryError(
-            f"the examples of {', '.join(map(str, lacking))} were never computed, and scores need them: no prediction was written. "
+            f"the examples of {', '.join(map(str, lacking))} were never computed: no prediction was written. "
             f"Run `penstock features {pipeline.name} --from {lacking[0]} --to {lacking[-1]}` first."
         )
 

@@ -49,7 +49,7 @@ def write(output: Output, pipeline: str, *, run_id: str, inputs: Mapping[str, An
     uri = lake.uri(pipeline, output.table)
     before = lake.load(uri)
     if before is not None:
-        _same_columns(before, output.frame)
+        _same_columns(uri, before, output.frame)
     note = json.dumps({"run_id": run_id, "inputs": inputs, "days": str(output.days)}, sort_keys=True)
     # The hint spreads by day: a small day is one file, and adaptive execution joins small days' tasks and splits large days.
     spread = output.frame.hint("rebalance", output.partition).sortWithinPartitions(output.partition, *output.order)
@@ -69,13 +69,13 @@ def write(output: Output, pipeline: str, *, run_id: str, inputs: Mapping[str, An
     return _written(uri, output, note, after=-1 if before is None else before.version())
 
 
-def _same_columns(table: DeltaTable, frame: DataFrame) -> None:
+def _same_columns(uri: str, table: DeltaTable, frame: DataFrame) -> None:
     there = [field.name for field in table.schema().fields]
     if sorted(there) != sorted(frame.columns):
         missing = ", ".join(sorted(set(frame.columns) - set(there))) or "nothing"
         extra = ", ".join(sorted(set(there) - set(frame.columns))) or "nothing"
         raise UsageError(
-            f"{table.table_uri} was written by another declaration: it lacks {missing}, and {extra} is no longer declared. "
+            f"{uri} was written by another declaration: it lacks {missing}, and {extra} is no longer declared. "
             "Give the changed feature set or pipeline a new name, or move the old table away."
         )
 

@@ -72,6 +72,8 @@ def _log(client: Any, experiment: str, pipeline: Pipeline, account: Account, fol
     ]
     client.log_batch(run_id, metrics=metrics, params=params, tags=tags)
     client.log_dict(run_id, account.snapshot, "snapshot.json")
+    # Another experiment may be the process's own, by its environment for example, and MLflow would refuse the run then.
+    mlflow.set_experiment(experiment_id=experiment)
     with mlflow.start_run(run_id=run_id):
         logged = mlflow.pyfunc.log_model(name="model", **packed(pipeline, account.prepared, folder))
     return logged.model_uri, run_id

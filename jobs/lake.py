@@ -31,7 +31,7 @@ def uri(*parts: str) -> str:
 def load(table_uri: str, version: int | None = None) -> DeltaTable | None:
     """A handle on the table as it stands, or at `version`; None where there is no table yet.
 
-    A handle shows neighbours' commits to nobody, and its own only after some kinds of write: load it again for each commit.
+    A handle never shows neighbours' commits, and its own only after some kinds of write: load it again for each commit.
     """
     try:
         return DeltaTable(table_uri, version=version)

@@ -5,7 +5,6 @@ The only place where a failure becomes an exit code, and where a run report is c
 
 import argparse
 import importlib
-import logging
 import pkgutil
 import sys
 import time
@@ -20,6 +19,7 @@ from jobs import report
 from jobs.command import Command, Job
 from jobs.errors import Exit, JobError, UsageError
 from jobs.interval import resolve
+from jobs.secrets import log_to_stderr, mask
 
 EXIT_CODES = """\
 exit codes:
@@ -33,7 +33,7 @@ exit codes:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Returns its exit code."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    log_to_stderr()
     commands = {command.name: command for command in discover()}
     options = _parser(commands).parse_args(argv)
     started = datetime.now(UTC)
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             options.report.write_text(report.dumps(closed))
         except OSError as failure:
-            print(f"penstock: the run report could not be written to {options.report}: {failure}", file=sys.stderr)
+            print(mask(f"penstock: the run report could not be written to {options.report}: {failure}"), file=sys.stderr)
     if commands[options.command].subject != "none":
         _keep(closed)
     return int(code)
@@ -77,10 +77,10 @@ def _attempt(command: Command, job: Job) -> tuple[Exit, str | None]:
         _aim(command, job)
         command.load()(job)
     except JobError as failure:
-        return Exit(failure.exit_code), str(failure)
+        return Exit(failure.exit_code), mask(str(failure))
     except Exception as bug:
-        traceback.print_exc()
-        return Exit.BUG, f"{type(bug).__name__}: {bug}"
+        print(mask(traceback.format_exc()), end="", file=sys.stderr)
+        return Exit.BUG, mask(f"{type(bug).__name__}: {bug}")
     return Exit.DONE, None
 
 
@@ -111,7 +111,7 @@ def _keep(closed: dict[str, object]) -> None:
     try:
         report.keep(closed)
     except (JobError, OSError) as failure:
-        print(f"penstock: the run report could not be kept: {failure}", file=sys.stderr)
+        print(mask(f"penstock: the run report could not be kept: {failure}"), file=sys.stderr)
 
 
 def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from jobs import settings
+from jobs.secrets import mask_all
 
 
 def dumps(report: dict[str, Any]) -> str:
-    """The report as JSON, indented; days and instants in ISO 8601."""
-    return json.dumps(report, indent=2, default=_plain)
+    """The report as JSON, indented, without secrets; days and instants in ISO 8601."""
+    return json.dumps(mask_all(report), indent=2, default=_plain)
 
 
 def keep(report: dict[str, Any]) -> None:

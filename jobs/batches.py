@@ -1,7 +1,7 @@
 """What ingest writes down about each batch, and what the later stages ask of it.
 
-`ranges/<source>` has one row for each Kafka partition of a batch, appended after the batch's own commit on
-`events/<source>`, whose metadata says the same: where the two differ, the commit is right and the next run mends this.
+`ranges/<source>` has one row for each Kafka partition of a commit on `events/<source>`, whose metadata says the same: where the
+two differ, the commit is right and `jobs.account` mends this.
 """
 
 from datetime import date, datetime
@@ -14,12 +14,17 @@ from jobs.errors import RetryError
 from jobs.interval import DAY, Interval, midnight
 from pipelines.declare import Pipeline, Source
 
+SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
+"""Runs of offsets, [start, end), and why each has no row, or what happened to it."""
+
 RANGES = pa.schema(
     [
+        ("kind", pa.string()),
         ("batch", pa.string()),
         ("run_id", pa.string()),
         ("version", pa.int64()),
         ("topic", pa.string()),
+        ("topic_id", pa.string()),
         ("topic_epoch", pa.int32()),
         ("kafka_partition", pa.int32()),
         ("start_offset", pa.int64()),
@@ -27,11 +32,15 @@ RANGES = pa.schema(
         ("good", pa.int64()),
         ("dead", pa.int64()),
         ("counts", pa.string()),
+        ("dead_counts", pa.string()),
+        ("spans", SPANS),
         ("read_up_to", lake.INSTANT),
+        ("note", pa.string()),
     ]
 )
-"""`version` is the events table's version that holds the batch; [start_offset, end_offset) what was read; `counts` the good
-rows as JSON, [[event day, known day, rows], ...]; `read_up_to` the moment at which the end offsets were taken."""
+"""`version` is the events table's version that holds the batch; [start_offset, end_offset) what was read; `counts` the good rows
+as JSON, [[event day, known day, rows], ...]; `dead_counts` the dead letters, [[known day, reason, rows], ...]; `read_up_to` the
+moment at which the end offsets were taken. `jobs.account` says what each `kind` means by them."""
 
 
 def events_uri(source: Source) -> str:
@@ -44,13 +53,44 @@ def ranges_uri(source: Source) -> str:
     return lake.uri("ranges", source.name)
 
 
-def read_up_to(source: Source) -> datetime | None:
-    """The newest moment such that all that had reached Kafka by then is in the table; None where nothing was ingested."""
+def position_id(source: Source, epoch: int, partition: int) -> str:
+    """The application transaction of the events table that holds a partition's next offset."""
+    return f"kafka/{source.topic}/{epoch}/{partition}"
+
+
+def epoch_id(source: Source) -> str:
+    """The application transaction that holds the epoch in which the topic is read; none means 0."""
+    return f"kafka/{source.topic}/epoch"
+
+
+def topic_id(source: Source, kafkas_own: str) -> str:
+    """The application transaction that holds the epoch in which the topic with this id of Kafka's is read."""
+    return f"kafka/{source.topic}/id/{kafkas_own}"
+
+
+REWRITE = "rewrite"
+"""The application transaction moved by whatever changes rows that were read already: of two such at once, one is refused."""
+
+
+def ranges(source: Source, columns: str = "*", where: str = "true") -> pa.Table:
+    """The rows of the account that describe the table as it is: a rebuild voids those of the epochs before it.
+
+    `columns` and `where` are SQL over RANGES; the oldest row comes first. Without an account there are no rows, and no columns.
+    """
     table = lake.load(ranges_uri(source))
     if table is None:
-        return None
-    newest = lake.query(table, "select max(read_up_to) as newest from t")
-    return newest.column("newest")[0].as_py()  # type: ignore[no-any-return]
+        return pa.table({})
+    return lake.query(
+        table,
+        f"select {columns} from t where ({where}) and topic_epoch >= "
+        "(select coalesce(max(topic_epoch), 0) from t where kind = 'rebuild') order by version, kafka_partition, start_offset",
+    )
+
+
+def read_up_to(source: Source) -> datetime | None:
+    """The newest moment such that all that had reached Kafka by then is in the table; None where nothing was ingested."""
+    moments = ranges(source, "read_up_to, version, kafka_partition, start_offset", "read_up_to is not null")
+    return max(moments.column("read_up_to").to_pylist()) if len(moments) else None
 
 
 def closes_at(pipeline: Pipeline, day: date) -> datetime:

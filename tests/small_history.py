@@ -123,8 +123,16 @@ def write(source: Source, rows: Iterable[dict[str, Any]], *, read_up_to: datetim
     """Make the rows the source's events, and close all days before `read_up_to`."""
     table = pa.Table.from_pylist(list(rows), schema=events_schema(source))
     lake.replace(batches.events_uri(source), table, where="true", partition_by=["event_date"])
-    account = {"batch": "b", "run_id": "r", "version": 0, "topic": source.topic, "topic_epoch": 0, "kafka_partition": 0}
-    account |= {"start_offset": 0, "end_offset": 1, "good": len(table), "dead": 0, "counts": "[]", "read_up_to": read_up_to}
+    account = {"kind": "ingest", "batch": "b", "run_id": "r", "version": 0, "topic": source.topic, "topic_id": "t"}
+    account |= {
+        "topic_epoch": 0,
+        "kafka_partition": 0,
+        "start_offset": 0,
+        "end_offset": len(table),
+        "good": len(table),
+        "dead": 0,
+    }
+    account |= {"counts": "[]", "dead_counts": "[]", "spans": [], "read_up_to": read_up_to, "note": None}
     lake.append(batches.ranges_uri(source), pa.Table.from_pylist([account], schema=batches.RANGES))
 
 

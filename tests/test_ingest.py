@@ -1,142 +1,39 @@
 """Every Kafka record becomes one row, once, whatever is killed and however many run: against a real broker."""
 
-import base64
 import json
 import os
-import pickle
 import signal
-import subprocess
-import sys
-import uuid
-from argparse import Namespace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from deltalake.exceptions import CommitFailedError
+from small_topic import (
+    MORNING,
+    STEPS,
+    apart,
+    assert_accounted,
+    declare,
+    ingest,
+    offsets,
+    order,
+    produce,
+    ranges,
+    recreate,
+    rows,
+    version,
+)
 
-from jobs import batches, lake
-from jobs.command import Job
+from jobs import account, batches, commit, lake
 from jobs.errors import DataError, RetryError, UsageError
-from jobs.ingest import account, commit, plan, stage, workers
+from jobs.ingest import local_engine, plan
+from jobs.ingest.ranges import Range, divide
 from jobs.kafka import Cluster, client_settings
 from pipelines.declare import Field, Source
 
 pytestmark = pytest.mark.kafka
-
-MORNING = datetime(2013, 4, 1, 10, tzinfo=UTC)
-
-
-@pytest.fixture
-def source(kafka: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Source:
-    """A source on a topic of two partitions of its own, and a lake of its own."""
-    monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", kafka)
-    monkeypatch.setenv("PENSTOCK_LAKE", str(tmp_path / "lake"))
-    topic = f"orders-{uuid.uuid4().hex[:8]}"
-    create(topic)
-    return Source(
-        name="orders",
-        topic=topic,
-        event_time="at",
-        event_id="id",
-        fields=(Field("id", required=True), Field("at", "timestamp", required=True), Field("cents", "int64")),
-    )
-
-
-def create(topic: str, partitions: int = 2, **configuration: str) -> None:
-    Cluster().create(topic, partitions=partitions, configuration={"retention.ms": "-1"} | configuration)
-
-
-def order(number: int) -> bytes:
-    return json.dumps({"id": f"o{number}", "at": (MORNING + timedelta(hours=number)).isoformat(), "cents": number}).encode()
-
-
-def produce(
-    source: Source, values: list[bytes | None], partition: int = 0, producer: Producer | None = None, **more: Any
-) -> None:
-    producer = producer or Producer(client_settings())
-    for number, value in enumerate(values):
-        known = int((MORNING + timedelta(hours=number)).timestamp() * 1000)
-        producer.produce(source.topic, value, key=b"k%d" % number, partition=partition, timestamp=known, **more)
-    assert producer.flush(30) == 0
-
-
-def ingest(source: Source, run_id: str = "run") -> dict[str, Any]:
-    job = Job(command="ingest", options=Namespace(json=True), run_id=run_id, source=(source,))
-    stage.run(job)
-    return job.report["sources"][source.name]  # type: ignore[no-any-return]
-
-
-def ingest_apart(source: Source, death: str = "none") -> "subprocess.Popen[str]":
-    """An ingest as a process of its own, which kills itself at a step of our choice."""
-    declared = base64.b64encode(pickle.dumps(source)).decode()
-    return subprocess.Popen([sys.executable, "-c", APART, declared, death], stderr=subprocess.PIPE, text=True)
-
-
-APART = """
-import base64, os, pickle, signal, sys
-from argparse import Namespace
-from jobs.command import Job
-from jobs.errors import JobError
-from jobs.ingest import account, commit, files, stage
-
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-match sys.argv[2]:
-    case "writing":
-        write, seen = files.Folder._write, []
-        def second(self, rows, day, prefix):
-            seen.append(day)
-            return die() if len(seen) == 2 else write(self, rows, day, prefix)
-        files.Folder._write = second
-    case "committing":
-        commit.commit = die
-    case "accounting":
-        account.settle = die
-source = pickle.loads(base64.b64decode(sys.argv[1]))
-try:
-    stage.run(Job(command="ingest", options=Namespace(json=True), run_id="apart", source=(source,)))
-except JobError as failure:
-    print(failure, file=sys.stderr)
-    sys.exit(failure.exit_code)
-"""
-
-
-def rows(source: Source, columns: str = "*", where: str = "true") -> list[dict[str, Any]]:
-    table = lake.load(batches.events_uri(source))
-    assert table is not None
-    return lake.query(table, f"select {columns} from t where {where} order by kafka_partition, kafka_offset").to_pylist()
-
-
-def offsets(source: Source, where: str = "true") -> list[tuple[int, int]]:
-    return [(row["kafka_partition"], row["kafka_offset"]) for row in rows(source, "kafka_partition, kafka_offset", where)]
-
-
-def ranges(source: Source) -> list[dict[str, Any]]:
-    table = lake.load(batches.ranges_uri(source))
-    assert table is not None
-    return lake.query(table, "select * from t order by version, kafka_partition, start_offset").to_pylist()
-
-
-def version(source: Source) -> int:
-    table = lake.load(batches.events_uri(source))
-    assert table is not None
-    return table.version()
-
-
-def assert_accounted(source: Source) -> None:
-    """The ranges hold each partition's offsets from the start, without gap or overlap, and count just what the table has."""
-    reached: dict[int, int] = {}
-    for row in ranges(source):
-        assert row["start_offset"] == reached.get(row["kafka_partition"], 0)
-        reached[row["kafka_partition"]] = row["end_offset"]
-    assert sum(row["good"] for row in ranges(source)) == len(offsets(source, "rejected_reason is null"))
-    assert sum(row["dead"] for row in ranges(source)) == len(offsets(source, "rejected_reason is not null"))
-    counted = sum(count for row in ranges(source) for _, _, count in json.loads(row["counts"]))
-    assert counted == sum(row["good"] for row in ranges(source))
 
 
 def test_two_ingests_read_each_record_once_and_a_third_adds_nothing(source: Source) -> None:
@@ -246,14 +143,14 @@ def test_transactions_leave_gaps_that_are_no_loss_and_open_ones_close_no_day(sou
     assert_accounted(source)
 
 
-@pytest.mark.parametrize("death", ["writing", "committing", "accounting"])
+@pytest.mark.parametrize("death", STEPS)
 def test_a_killed_run_is_completed_by_the_next(source: Source, death: str) -> None:
     produce(source, [order(n) for n in range(40)], partition=0)
     produce(source, [b"{", order(41)], partition=1)
-    killed = ingest_apart(source, death)
+    killed = apart(source, death)
     assert killed.wait(60) == -signal.SIGKILL
     produce(source, [order(42)], partition=1)
-    assert ingest(source)["good"] == (1 if death == "accounting" else 42)
+    assert ingest(source)["good"] == (1 if death in ("committed", "accounting", "accounted") else 42)
     assert offsets(source) == [(0, n) for n in range(40)] + [(1, n) for n in range(3)]
     assert_accounted(source)
 
@@ -263,8 +160,11 @@ def test_of_two_plans_from_one_state_one_commits(source: Source) -> None:
     cluster = Cluster()
     reach = plan.reach(cluster, (source,))[source.name]
     plans = [plan.make(cluster, source, reach, run_id) for run_id in ("a", "b")]
-    done = [workers.read_all(made.ranges) for made in plans]
-    assert [commit.commit(made, parts) for made, parts in zip(plans, done, strict=True)] == [True, False]
+    done = [local_engine.read_here(made.ranges) for made in plans]
+    assert [
+        commit.commit(source, made.table, [one for part in parts for one in part.files], made.account(parts), made.transactions())
+        for made, parts in zip(plans, done, strict=True)
+    ] == [True, False]
     # The winner died before it accounted; whoever comes next does, and the loser's own run finds nothing left to read.
     assert ingest(source)["good"] == 0
     assert account.settle(source) == 0
@@ -290,7 +190,7 @@ def test_a_commit_whose_answer_was_lost_is_not_repeated(source: Source, monkeypa
 def test_ingests_at_the_same_time_read_each_record_once(source: Source) -> None:
     produce(source, [order(n) for n in range(3_000)], partition=0)
     produce(source, [order(n) for n in range(2_000)], partition=1)
-    racing = [ingest_apart(source) for _ in range(3)]
+    racing = [apart(source) for _ in range(3)]
     assert [one.wait(120) for one in racing] == [0, 0, 0], [one.stderr.read() for one in racing if one.stderr]
     assert offsets(source) == [(0, n) for n in range(3_000)] + [(1, n) for n in range(2_000)]
     assert_accounted(source)
@@ -309,8 +209,8 @@ def test_a_large_backlog_takes_several_commits_and_closes_with_the_last(source: 
 
 
 def test_processes_read_what_one_would(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "ALONE", 100)
-    monkeypatch.setattr(workers, "cores", lambda: 3)
+    monkeypatch.setattr(local_engine, "ALONE", 100)
+    monkeypatch.setattr(local_engine, "cores", lambda: 3)
     produce(source, [order(n) if n % 7 else b"[]" for n in range(250)], partition=0)
     produce(source, [order(n) for n in range(20)], partition=1)
     told = ingest(source)
@@ -326,24 +226,30 @@ class _Deadly:
         return os._exit, (9,)
 
 
-def test_a_reading_process_that_dies_may_be_tried_again() -> None:
-    deadly = plan.Range(source=_Deadly(), batch="b", epoch=0, partition=0, start=0, end=1)  # type: ignore[arg-type]
-    with pytest.raises(RetryError, match="exit code 9"):
-        workers._read_apart([[deadly]])
+def test_a_reading_process_that_dies_may_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_engine, "ALONE", 2)
+    monkeypatch.setattr(local_engine, "cores", lambda: 2)
+    deadly = Range(source=_Deadly(), batch="b", epoch=0, partition=0, start=0, first=0, end=4)  # type: ignore[arg-type]
+    engine = local_engine.LocalEngine()
+    try:
+        with pytest.raises(RetryError, match="a reading process died"):
+            engine.read_all([deadly])
+    finally:
+        engine.close()
 
 
 def test_ranges_are_divided_evenly_without_gap() -> None:
     whole = [
-        plan.Range(source=None, batch="b", epoch=0, partition=number, start=0, end=end)  # type: ignore[arg-type]
-        for number, end in enumerate((100, 7, 43))
+        Range(source=None, batch="b", epoch=0, partition=number, start=0, first=first, end=end)  # type: ignore[arg-type]
+        for number, (first, end) in enumerate(((0, 100), (0, 7), (5, 48), (9, 9)))
     ]
-    shares = workers.divide(whole, 4)
+    shares = divide(whole, 4)
     assert [sum(map(len, share)) for share in shares] == [38, 38, 38, 36]
-    assert sum(map(len, (part for share in shares for part in share))) == 150
-    assert sorted((part.partition, part.start, part.end) for share in shares for part in share if part.partition == 0) == [
-        (0, 0, 38),
-        (0, 38, 76),
-        (0, 76, 100),
+    assert sorted((part.partition, part.start, part.first, part.end) for share in shares for part in share) == [
+        *((0, 0, 0, 38), (0, 38, 38, 76), (0, 76, 76, 100)),
+        (1, 0, 0, 7),
+        *((2, 0, 5, 12), (2, 12, 12, 48)),
+        (3, 0, 9, 9),
     ]
 
 
@@ -361,9 +267,7 @@ def test_added_partitions_are_read_from_their_beginning(source: Source) -> None:
 def test_a_recreated_topic_is_refused(source: Source, records: int) -> None:
     produce(source, [order(n) for n in range(5)])
     ingest(source)
-    admin = AdminClient(client_settings())
-    admin.delete_topics([source.topic])[source.topic].result(10)
-    create(source.topic)
+    recreate(source)
     produce(source, [order(n) for n in range(100, 100 + records)])
     standing = version(source)
     with pytest.raises(DataError, match=rf"created again(.|\n)*0: stored=5 kafka=\[0, {records}\)"):
@@ -402,22 +306,19 @@ def test_a_broker_that_is_away_may_be_tried_again(source: Source, monkeypatch: p
 
 def test_what_can_not_be_read_as_declared_is_refused(source: Source) -> None:
     Cluster().create(f"{source.topic}-append", partitions=1, configuration={"message.timestamp.type": "LogAppendTime"})
-    fields = source.fields
     with pytest.raises(UsageError, match=r"message\.timestamp\.type=LogAppendTime"):
-        ingest(Source(name="appended", topic=f"{source.topic}-append", fields=fields, event_time="at", event_id="id"))
+        ingest(declare(f"{source.topic}-append", name="appended"))
     with pytest.raises(UsageError, match="there is no topic 'nowhere'"):
-        ingest(Source(name="nowhere", topic="nowhere", fields=fields, event_time="at", event_id="id"))
+        ingest(declare("nowhere", name="nowhere"))
 
 
 def test_a_wider_contract_adds_its_columns_and_a_changed_one_is_refused(source: Source) -> None:
     produce(source, [order(0)])
     ingest(source)
-    wider = Source(name=source.name, topic=source.topic, event_time="at", event_id="id", fields=(*source.fields, Field("note")))
+    wider = declare(source.topic, fields=(*source.fields, Field("note")))
     produce(source, [order(1)[:-1] + b', "note": "new"}'])
     ingest(wider)
     assert [row["note"] for row in rows(source)] == [None, "new"]
-    changed = Source(
-        name=source.name, topic=source.topic, event_time="at", event_id="id", fields=(*source.fields, Field("note", "int64"))
-    )
+    changed = declare(source.topic, fields=(*source.fields, Field("note", "int64")))
     with pytest.raises(UsageError, match="'note'"):
         ingest(changed)

@@ -6,15 +6,19 @@ version is the next offset. Contradictions between table and Kafka are refused h
 
 import logging
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
+from typing import Literal
 
-from deltalake import DeltaTable, Schema
-from deltalake.exceptions import DeltaError
+from deltalake import DeltaTable
 
-from jobs import batches, lake
-from jobs.decode import events_schema
-from jobs.errors import DataError, RetryError, UsageError
+from jobs import batches
+from jobs.account import Account, Partition
+from jobs.errors import DataError, UsageError
+from jobs.ingest import contract
+from jobs.ingest.ranges import Done, Range
 from jobs.kafka import Bounds, Cluster, Topic
 from pipelines.declare import Source
 
@@ -23,12 +27,10 @@ log = logging.getLogger(__name__)
 BATCH_RECORDS = 2_000_000
 """A larger backlog is read in several commits, each complete by itself."""
 
-_TOPIC_ID = "penstock.topic_id"
-_EPOCH = "penstock.topic_epoch"
 _TIMESTAMP_TYPE = {"create": "CreateTime", "append": "LogAppendTime"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Reach:
     """How far Kafka reached for one source, and when that was asked."""
 
@@ -36,29 +38,25 @@ class Reach:
     bounds: dict[int, Bounds]
     moment: datetime
     """Before partitions and offsets were asked for: what had reached Kafka by then lies below their ends."""
+    compacted: bool
+    """Whether the topic keeps only the newest record of each key."""
+    short: bool = False
+    """Whether `--until` ends the reading before Kafka does: then it closes no day."""
 
-    @property
+    @cached_property
     def undecided(self) -> bool:
         """Whether an open transaction holds records back that came before `moment`: then reading to the ends closes nothing."""
         return any(bounds.undecided for bounds in self.bounds.values())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Range:
-    """The unit of work: the offsets [start, end) of one partition, for one batch. It travels to the reading processes."""
+class Accept:
+    """What a person has accepted, so that it is no longer refused."""
 
-    source: Source
-    batch: str
-    epoch: int
-    partition: int
-    start: int
-    end: int
-
-    def __len__(self) -> int:
-        return self.end - self.start
-
-    def __str__(self) -> str:
-        return f"{self.source.topic}/{self.partition} [{self.start}, {self.end})"
+    loss: bool = False
+    """Records that retention took before they were read: the reading goes on where Kafka begins, and the loss is recorded."""
+    new_topic: bool = False
+    """That the topic began anew: it is read from its beginning, in a new epoch, and what was read before stays."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,37 +65,88 @@ class Plan:
 
     source: Source
     table: DeltaTable
+    kind: Literal["ingest", "rebuild"] = "ingest"
     batch: str
     run_id: str
     epoch: int
+    topic_id: str
+    begins: bool
+    """Whether this batch is the first of its epoch."""
     ranges: tuple[Range, ...]
     """Empty where nothing is new."""
     positions: dict[int, int]
     """Where each partition stands when the batch is committed: its next offset."""
+    behind: int
+    """Offsets that remain to be read after this batch, up to the run's reach."""
     read_up_to: datetime | None
     """The moment up to which all is in the table after this batch; None where more batches follow, or a transaction is open."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not self.ranges and not self.begins
 
-def reach(cluster: Cluster, sources: tuple[Source, ...]) -> dict[str, Reach]:
-    """How far Kafka reaches for each source now.
+    def transactions(self) -> dict[str, int]:
+        """The application transactions that the commit moves."""
+        # The epoch is always among them, so that every two commits of one source know of each other, whatever partitions they
+        # read.
+        return {
+            batches.epoch_id(self.source): self.epoch,
+            batches.topic_id(self.source, self.topic_id): self.epoch,
+            **{batches.position_id(self.source, self.epoch, work.partition): work.end for work in self.ranges},
+        }
+
+    def account(self, done: Sequence[Done]) -> Account:
+        """What the batch read, partition by partition; a partition may have been read in several parts."""
+        read = [_partition(work, [one for one in done if one.range.partition == work.partition]) for work in self.ranges]
+        stands = [Partition(partition=number, start=at, end=at) for number, at in sorted(self.positions.items())]
+        return Account(
+            kind=self.kind,
+            batch=self.batch,
+            run_id=self.run_id,
+            topic=self.source.topic,
+            topic_id=self.topic_id,
+            epoch=self.epoch,
+            partitions=read or stands,
+            read_up_to=self.read_up_to,
+        )
+
+
+def reach(cluster: Cluster, sources: tuple[Source, ...], until: datetime | None = None) -> dict[str, Reach]:
+    """How far Kafka reaches for each source now, or up to the first record of each partition at or after `until`.
 
     Raises UsageError for a topic that isn't there, or whose clock is not the declared one.
     """
     moment = datetime.now(UTC)
     topics = cluster.topics({source.topic for source in sources})
+    compacted = {}
     for source in sources:
         if source.topic not in topics:
             raise UsageError(
                 f"there is no topic {source.topic!r}, which source {source.name!r} reads: "
                 "create it, correct the declaration, or fill it (`penstock replay`)."
             )
-        _check_clock(cluster, source)
+        configuration = cluster.configuration(source.topic)
+        _check_clock(source, configuration["message.timestamp.type"])
+        compacted[source.topic] = "compact" in configuration["cleanup.policy"]
     bounds = cluster.bounds(topics.values())
-    return {source.name: Reach(topics[source.topic], bounds[source.topic], moment) for source in sources}
+    found = {}
+    for source in sources:
+        topic = topics[source.topic]
+        full = Reach(topic=topic, bounds=bounds[topic.name], moment=moment, compacted=compacted[topic.name])
+        found[source.name] = full if until is None else _shortened(full, cluster.until(topic, until))
+    return found
 
 
-def _check_clock(cluster: Cluster, source: Source) -> None:
-    kind = cluster.configuration(source.topic)["message.timestamp.type"]
+def _shortened(full: Reach, ends: dict[int, int]) -> Reach:
+    bounds = {
+        partition: replace(held, end=max(held.earliest, min(held.end, ends[partition])))
+        for partition, held in full.bounds.items()
+    }
+    return replace(full, bounds=bounds, short=bounds != full.bounds)
+
+
+def _check_clock(source: Source, kind: str) -> None:
     if kind != _TIMESTAMP_TYPE[source.known_time]:
         raise UsageError(
             f"source {source.name!r} declares known_time={source.known_time!r}, but topic {source.topic!r} has "
@@ -106,118 +155,141 @@ def _check_clock(cluster: Cluster, source: Source) -> None:
         )
 
 
-def make(cluster: Cluster, source: Source, reach: Reach, run_id: str) -> Plan:
-    """The next batch of a source, bounded by `reach`.
+def make(
+    cluster: Cluster, source: Source, reach: Reach, run_id: str, *, accept: Accept | None = None, records: int | None = None
+) -> Plan:
+    """The next batch of a source, bounded by `reach` and by about so many `records` (BATCH_RECORDS).
 
-    Raises DataError where the table and Kafka contradict each other: expired offsets, a recreated topic, an end below
-    the stored offset, a partition that is gone.
+    Raises DataError where the table and Kafka contradict each other and nobody accepted it: expired offsets, a recreated topic,
+    an end below the stored offset.
     """
-    table = _table(source, reach.topic)
-    epoch = int(table.metadata().configuration[_EPOCH])
-    stored = {partition: table.transaction_version(app_id(source, epoch, partition)) for partition in reach.bounds}
+    accept = accept or Accept()
+    table = contract.table(source)
+    epoch = table.transaction_version(batches.epoch_id(source)) or 0
+    stored = {n: table.transaction_version(batches.position_id(source, epoch, n)) for n in reach.bounds}
+    read_in = table.transaction_version(batches.topic_id(source, reach.topic.id))
     bounds = reach.bounds
     if any(position is not None and position > bounds[partition].end for partition, position in stored.items()):
-        # A neighbour that began later may have read beyond this run's reach: judge by what Kafka holds now.
+        # A neighbour that began later may have read beyond this run's reach, as `--until` may: judge by what Kafka holds now.
         bounds = cluster.bounds([reach.topic])[source.topic]
-    _refuse_contradictions(source, table, reach.topic, bounds, stored)
-    starts = {
-        partition: held.earliest if (position := stored[partition]) is None else position
-        for partition, held in reach.bounds.items()
-    }
+    wrong = _contradiction(source, table, reach.topic, bounds, stored, anew=read_in != epoch)
+    if wrong is not None and wrong.new_topic and accept.new_topic:
+        log.warning("%s: %s; it is read from its beginning, as epoch %d", source.name, wrong.what, epoch + 1)
+        epoch, stored = epoch + 1, dict.fromkeys(reach.bounds)
+    elif wrong is not None and not wrong.new_topic and accept.loss:
+        log.warning("%s: %s; the loss is accepted and recorded", source.name, wrong.what)
+    elif wrong is not None:
+        raise DataError(str(wrong))
+    starts = {partition: stored[partition] or 0 for partition in reach.bounds}
+    return batch(source, table, reach, run_id, epoch=epoch, starts=starts, begins=read_in != epoch, records=records)
+
+
+def batch(
+    source: Source,
+    table: DeltaTable,
+    reach: Reach,
+    run_id: str,
+    *,
+    epoch: int,
+    starts: dict[int, int],
+    begins: bool,
+    records: int | None = None,
+    kind: Literal["ingest", "rebuild"] = "ingest",
+    erased: Mapping[int, tuple[tuple[int, int], ...]] | None = None,
+) -> Plan:
+    """The batch that reads on from `starts`, about so many `records` of all partitions together, in proportion to what they
+    hold."""
+    records = records or BATCH_RECORDS
     # A partition that was read beyond this run's reach, by a neighbour that came later, has nothing for it.
-    backlog = {partition: max(0, held.end - starts[partition]) for partition, held in reach.bounds.items()}
+    backlog = {n: max(0, held.end - max(starts[n], held.earliest)) for n, held in reach.bounds.items()}
     total = sum(backlog.values())
-    share = min(1.0, BATCH_RECORDS / total) if total else 1.0
-    batch = uuid.uuid4().hex[:16]
-    ranges = tuple(
-        Range(
+    name = uuid.uuid4().hex[:16]
+    ranges = []
+    for partition, held in sorted(reach.bounds.items()):
+        # Rounded up, so that every batch gets on.
+        share = backlog[partition] if total <= records else -(-backlog[partition] * records // total)
+        work = Range(
             source=source,
-            batch=batch,
+            batch=name,
             epoch=epoch,
             partition=partition,
             start=starts[partition],
-            end=starts[partition] + int(behind * share),
+            first=max(starts[partition], held.earliest),
+            end=max(starts[partition], held.earliest) + share,
+            compacted=reach.compacted,
+            erased=(erased or {}).get(partition, ()),
         )
-        for partition, behind in sorted(backlog.items())
-        if int(behind * share)
-    )
-    if share < 1.0:
-        log.info("%s: %d records behind, %d in this batch", source.name, total, sum(map(len, ranges)))
+        if work.end > work.start and held.end > starts[partition]:
+            ranges.append(work)
+    behind = total - sum(map(len, ranges))
     return Plan(
         source=source,
         table=table,
-        batch=batch,
+        kind=kind,
+        batch=name,
         run_id=run_id,
         epoch=epoch,
-        ranges=ranges,
+        topic_id=reach.topic.id,
+        begins=begins and bool(ranges or epoch),
+        ranges=tuple(ranges),
         positions=starts | {one.partition: one.end for one in ranges},
-        read_up_to=reach.moment if share == 1.0 and not reach.undecided else None,
+        behind=behind,
+        read_up_to=None if behind or reach.undecided or reach.short else reach.moment,
     )
 
 
-def app_id(source: Source, epoch: int, partition: int) -> str:
-    """The application transaction that holds a partition's next offset."""
-    return f"kafka/{source.topic}/{epoch}/{partition}"
+def _partition(work: Range, parts: list[Done]) -> Partition:
+    told = Partition(partition=work.partition, start=work.start, end=work.end)
+    for part in sorted(parts, key=lambda one: one.range.start):
+        told.good += part.good
+        told.dead += part.dead
+        told.counts += part.counts
+        told.dead_counts += part.dead_counts
+        told.spans += part.spans
+    return told
 
 
-def _refuse_contradictions(
-    source: Source, table: DeltaTable, topic: Topic, bounds: dict[int, Bounds], stored: dict[int, int | None]
-) -> None:
-    known = table.metadata().configuration.get(_TOPIC_ID)
-    wrong = [
-        (partition, position, held)
-        for partition, held in sorted(bounds.items())
-        if (position := stored.get(partition)) is not None and not held.earliest <= position <= held.end
-    ]
-    if known != topic.id:
-        what, remedy = f"topic {source.topic!r} was created again (its id was {known}, it is {topic.id})", _ANEW
-        wrong = [(partition, stored.get(partition) or 0, held) for partition, held in sorted(bounds.items())]
-    elif any(position > held.end for _, position, held in wrong):
-        what, remedy = f"topic {source.topic!r} ends below what was read from it already", _ANEW
-    elif wrong:
-        what = f"topic {source.topic!r} no longer holds records that were not read yet: its retention took them"
-        remedy = "Lengthen the topic's retention (retention.ms); " + _ANEW[0].lower() + _ANEW[1:]
-    else:
-        return
-    lines = "".join(f"\n  {partition}: stored={position} kafka={held}" for partition, position, held in wrong)
-    raise DataError(f"{what}.\n  partition: stored=next offset kafka=[earliest, end){lines}\nNothing was read. {remedy}")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Contradiction:
+    """What table and Kafka disagree on, and what a person can do."""
 
+    what: str
+    new_topic: bool
+    lines: str
 
-_ANEW = (
-    "To go on with what Kafka holds now, declare a source of another name on this topic: the old one's events stay as they are."
-)
-
-
-def _table(source: Source, topic: Topic) -> DeltaTable:
-    """The source's table as it stands, created or widened where the declaration asks for it, in commits of their own."""
-    uri = batches.events_uri(source)
-    table = lake.load(uri)
-    if table is None:
-        lake.create(uri, events_schema(source), partition_by=["event_date"], configuration={_TOPIC_ID: topic.id, _EPOCH: "0"})
-        table = lake.load(uri)
-        assert table is not None
-    return _widened(source, table)
-
-
-def _widened(source: Source, table: DeltaTable) -> DeltaTable:
-    """The table with a column for each declared field. A changed type is refused."""
-    declared = {one.name: one for one in Schema.from_arrow(events_schema(source)).fields}
-    present = {one.name: one for one in table.schema().fields}
-    for name, column in declared.items():
-        if name in present and present[name].type != column.type:
-            raise UsageError(
-                f"field {name!r} of source {source.name!r} is declared as {column.type}, "
-                f"but its table holds {present[name].type}: "
-                "a field can't change its meaning. Give the field, or the source, a new name."
+    def __str__(self) -> str:
+        if self.new_topic:
+            remedy = (
+                "If the topic began anew, `--accept-new-topic` reads it from its beginning, beside what was read "
+                "before. If this is "
+                "another cluster by mistake, correct KAFKA_BOOTSTRAP_SERVERS."
             )
-    missing = [column for name, column in declared.items() if name not in present]
-    if not missing:
-        return table
-    log.info("%s: new columns %s", source.name, ", ".join(column.name for column in missing))
-    try:
-        table.alter.add_columns(missing)
-    except DeltaError as failure:
-        raise RetryError(f"the new columns of {source.name} could not be added ({failure}). Try again.") from failure
-    widened = lake.load(batches.events_uri(source))
-    assert widened is not None
-    return widened
+        else:
+            remedy = (
+                "`--accept-loss` goes on where Kafka begins, and records the loss for ever. Lengthen the topic's retention "
+                "(retention.ms), or ingest more often."
+            )
+        return f"{self.what}.\n  partition: stored=next offset kafka=[earliest, end){self.lines}\nNothing was read. {remedy}"
+
+
+def _contradiction(
+    source: Source, table: DeltaTable, topic: Topic, bounds: dict[int, Bounds], stored: dict[int, int | None], *, anew: bool
+) -> _Contradiction | None:
+    was_read = any(position is not None for position in stored.values())
+    wrong = {
+        partition: held
+        for partition, held in sorted(bounds.items())
+        if (position := stored[partition]) is not None and not held.earliest <= position <= held.end
+    }
+    if anew and (was_read or table.transaction_version(batches.epoch_id(source)) is not None):
+        what, new_topic, wrong = f"topic {source.topic!r} was created again (its id is now {topic.id})", True, dict(bounds)
+    elif any((stored[partition] or 0) > held.end for partition, held in wrong.items()):
+        what, new_topic = f"topic {source.topic!r} ends below what was read from it already", True
+    elif wrong:
+        lost = sum(held.earliest - (stored[partition] or 0) for partition, held in wrong.items())
+        what = f"topic {source.topic!r} no longer holds {lost:,} records that were not read yet: its retention took them"
+        new_topic = False
+    else:
+        return None
+    lines = "".join(f"\n  {partition}: stored={stored[partition] or 0} kafka={held}" for partition, held in wrong.items())
+    return _Contradiction(what=what, new_topic=new_topic, lines=lines)

@@ -7,6 +7,7 @@ vacuum takes.
 import json
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -17,10 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
 from pyarrow import fs
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-_STATISTICS = ("event_time", "known_time", "kafka_partition", "kafka_offset")
+_STATISTICS = ("event_time", "known_time", "topic_epoch", "kafka_partition", "kafka_offset", "batch")
 """The columns by which readers skip files."""
 
 
@@ -38,6 +40,17 @@ class Written:
     """Milliseconds since 1970."""
     statistics: str
     """Rows, and least, greatest and number of nulls of some columns, as JSON, as Delta has it."""
+
+    def action(self) -> AddAction:
+        """The file as a commit adds it."""
+        return AddAction(
+            path=self.path,
+            size=self.size,
+            partition_values={"event_date": str(self.event_date) if self.event_date else None},
+            modification_time=self.modified,
+            data_change=True,
+            stats=self.statistics,
+        )
 
 
 class Folder:
@@ -69,6 +82,24 @@ class Folder:
         return Written(
             path=path, size=size, rows=len(rows), event_date=day, modified=int(time.time() * 1000), statistics=_statistics(rows)
         )
+
+
+def count_days(rows: pa.Table) -> "Counter[tuple[Any, Any]]":
+    """Rows by event day and known day."""
+    days = pa.table({"event": rows.column("event_date"), "known": pc.cast(rows.column("known_time"), pa.date32())})
+    found = days.group_by(["event", "known"]).aggregate([([], "count_all")])
+    return Counter({(row["event"], row["known"]): row["count_all"] for row in found.to_pylist()})
+
+
+def completed(rows: pa.Table, schema: pa.Schema, same: dict[str, Any]) -> pa.Table:
+    """The rows with all columns of the table: those of their own, what is the `same` in all of them, null for the others."""
+    columns = [
+        rows.column(column.name)
+        if column.name in rows.column_names
+        else pa.repeat(pa.scalar(same.get(column.name), column.type), len(rows))
+        for column in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def _by_day(rows: pa.Table) -> Iterator[tuple[date | None, pa.Table]]:

@@ -38,7 +38,7 @@ OURS = frozenset(
     (
         *("bootstrap.servers", "metadata.broker.list", "group.id", "group.instance.id", "group.protocol", "isolation.level"),
         *("enable.auto.commit", "auto.commit.enable", "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof"),
-        *("fetch.wait.max.ms", "queued.max.messages.kbytes", "allow.auto.create.topics", "transactional.id", "acks"),
+        *("allow.auto.create.topics", "transactional.id", "acks"),
         *("request.required.acks", "enable.idempotence", "enable.gapless.guarantee", "linger.ms", "queue.buffering.max.ms"),
         *("batch.size", "compression.type", "compression.codec", "message.timeout.ms", "delivery.timeout.ms"),
         *("delivery.report.only.error", "plugin.library.paths", "test.mock.num.brokers", "logger"),

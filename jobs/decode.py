@@ -1,23 +1,26 @@
 """A source's contract as Arrow sees it, and its records as Arrow tables.
 
-Records that are one flat JSON object, as nearly all are, go through Arrow's JSON reader by the block. Joined texts can hide
-each other's faults (a record that holds two objects beside an empty one gives the right count and shifted rows; one bad
-integer fails its whole block), so each record is wrapped with its own number, all numbers are compared, a block that fails
-is tried in small ones, and what fails again is read one by one by `jobs.record`, which alone knows the reasons.
+JSON records are decoded each by itself, by msgspec into a struct of the declared fields, and become columns together, so no
+record can shift or spoil its neighbour. What msgspec or a column's rules refuse, and what they might take for good wrongly,
+is read by `jobs.record`, which alone knows the reasons.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from operator import attrgetter
+from typing import Annotated, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from jobs import record
+from jobs.columns import INSTANT as INSTANT
+from jobs.columns import arrow_type, column_of
+from jobs.repeated import Key, Seen, keys, suspects
 from pipelines.declare import Field, Source
 
-INSTANT = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 
 POSITION = [
@@ -35,18 +38,10 @@ POSITION = [
 ]
 """What ingest adds to the declared fields; `event_date`, the partition, comes last."""
 
-_TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(), "timestamp": INSTANT}
-
-_SMALL = 200
-"""Records in the small blocks of a failed one."""
-
-_PLAIN = r"^[ \t]*\{[^{}\[\n\r]*\}[ \t]*$"
-"""A flat JSON object on one line, if it is JSON at all: without a second brace nothing can break out of its wrapping."""
-
 
 def fields_schema(source: Source) -> pa.Schema:
     """The declared fields alone."""
-    return pa.schema([pa.field(declared.name, _TYPES[declared.type]) for declared in source.fields])
+    return pa.schema([pa.field(declared.name, arrow_type(declared)) for declared in source.fields])
 
 
 def events_schema(source: Source) -> pa.Schema:
@@ -67,31 +62,119 @@ class Decoded:
 
 
 def decode(source: Source, values: Sequence[bytes | None]) -> Decoded:
-    """Read records. Every index comes out once, in `index` or in `rejected`."""
+    """Read records. Every index comes out once, in `index` or in `rejected`.
+
+    Raises RetryError where a schema registry is needed and away, UsageError where it can't be used.
+    """
+    read = _read_alone if source.format == "avro" else _read
+    blocks = [read(source, values[start : start + BLOCK]) for start in range(0, len(values), BLOCK)]
+    if len(blocks) == 1:
+        return blocks[0]
+    whole = Decoded(good=fields_schema(source).empty_table(), index=pa.array([], pa.int64()))
+    if blocks:
+        whole.good = pa.concat_tables([block.good for block in blocks])
+        whole.index = pa.concat_arrays([pc.add(block.index, number * BLOCK) for number, block in enumerate(blocks)])
+    for number, block in enumerate(blocks):
+        whole.rejected.update({number * BLOCK + index: reason for index, reason in block.rejected.items()})
+    return whole
+
+
+BLOCK = 10_000
+"""Records that are Python's objects at once: measured, ten thousand stay in the processor's caches, fifty do not."""
+
+
+def _read_alone(source: Source, values: Sequence[bytes | None]) -> Decoded:
+    """Read records one by one."""
+    return _gathered(source, values, fields_schema(source).empty_table(), pa.array([], pa.int64()), range(len(values)))
+
+
+def _read(source: Source, values: Sequence[bytes | None]) -> Decoded:
+    """Read JSON records together, and one by one what may not fit."""
+    tree, struct = _shape(source.fields)
+    rows, failed = _structs(struct, values)
     raw = pa.array(values, pa.binary())
-    plain = _plain(raw)
-    blocks: list[tuple[pa.Table, pa.Array]] = []
-    single: list[int] = []
-    _read(source, raw, plain, blocks, single, small=False)
-    if len(plain) < len(values):
-        odd = pc.invert(pc.is_in(pa.array(range(len(values)), pa.int64()), plain))
-        single.extend(pc.indices_nonzero(odd).to_pylist())
-    return _gathered(source, values, blocks, single)
+    single = {*failed, *_not_utf8(raw), *_perhaps_deep(raw, values)}
+    seen: list[Seen] = []
+    columns: dict[str, pa.Array] = {}
+    for key, found in _levels(tree, rows, whole=True):
+        if key.field is None:
+            seen.append(Seen(key, pa.array([value is not None for value in found]).cast(pa.int32()), None))
+            continue
+        column = column_of(key.field, found)
+        columns[key.field.name] = column.values
+        seen.append(Seen(key, column.present, column.quoted))
+        if column.fits is not None and column.fits.false_count:
+            single.update(pc.indices_nonzero(pc.invert(column.fits)).to_pylist())
+    single |= suspects(values, tree, seen, failed)
+    table = pa.table([columns[declared.name] for declared in source.fields], schema=fields_schema(source))
+    index = pa.arange(0, len(values))
+    if single:
+        keep = [True] * len(values)
+        for number in single:
+            keep[number] = False
+        fits = pa.array(keep)
+        table, index = table.filter(fits), index.filter(fits)
+    return _gathered(source, values, table, index, sorted(single))
 
 
-def _plain(raw: pa.Array) -> pa.Array:
-    """The indexes of the records that Arrow may read joined."""
+@lru_cache(maxsize=64)
+def _shape(fields: tuple[Field, ...]) -> tuple[tuple[Key, ...], type[msgspec.Struct]]:
+    """The keys of a source's records, and a struct of them."""
+    tree = keys(fields)
+    return tree, _struct(tree)
+
+
+def _struct(tree: tuple[Key, ...]) -> type[msgspec.Struct]:
+    kinds = [(key.attribute, _kind(key.field) if key.field else _struct(key.below) | None, None) for key in tree]
+    return msgspec.defstruct("Record", kinds, rename={key.attribute: key.name for key in tree}, gc=False)
+
+
+_INT64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+def _kind(declared: Field) -> Any:
+    """The JSON value that msgspec takes for the field; a decimal stays text."""
+    if declared.digits is not None:
+        return msgspec.Raw
+    if declared.type == "string" or (declared.type == "timestamp" and declared.time_unit == "iso"):
+        return str | None
+    return {"bool": bool, "float64": float}.get(declared.type, _INT64) | None  # type: ignore[operator]
+
+
+def _structs(struct: type[msgspec.Struct], values: Sequence[bytes | None]) -> tuple[list[Any], list[int]]:
+    """A struct for each record, and the indexes of those that are empty because the record did not decode."""
+    decode, empty = msgspec.json.Decoder(struct).decode, struct()
+    rows: list[Any] = []
+    failed: list[int] = []
+    rest = iter(values)
+    while True:
+        try:
+            # What came before a failure stays in the list, and `rest` goes on behind it.
+            rows.extend(map(decode, rest))  # type: ignore[arg-type]
+        except (msgspec.DecodeError, TypeError, RecursionError):
+            failed.append(len(rows))
+            rows.append(empty)
+        else:
+            return rows, failed
+
+
+def _levels(tree: tuple[Key, ...], objects: list[Any], *, whole: bool) -> Iterator[tuple[Key, list[Any]]]:
+    """What the objects hold for each key, at every depth; `whole`: none of them is None."""
+    for key in tree:
+        get = attrgetter(key.attribute)
+        values = list(map(get, objects)) if whole else [None if one is None else get(one) for one in objects]
+        yield key, values
+        yield from _levels(key.below, values, whole=False)
+
+
+def _not_utf8(raw: pa.Array) -> list[int]:
+    """The indexes of records that are no UTF-8: msgspec does not look into what it passes over."""
     try:
         raw.cast(pa.string())
     except pa.ArrowInvalid:
-        readable = pa.array([value is not None and _is_utf8(value) for value in raw.to_pylist()])
-    else:
-        readable = raw.is_valid()
-    one_object = pc.fill_null(pc.match_substring_regex(raw, _PLAIN), False)
-    # Arrow takes these for numbers; whether they stand in a number is for `jobs.record` to say.
-    infinite = pc.fill_null(pc.match_substring_regex(raw, "NaN|Inf"), False)
-    good = pc.and_(readable, pc.and_(one_object, pc.invert(infinite)))
-    return pc.cast(pc.indices_nonzero(good), pa.int64())
+        plain = pc.string_is_ascii(raw.cast(pa.string(), safe=False))
+        return [number for number in pc.indices_nonzero(pc.invert(plain)).to_pylist() if not _is_utf8(raw[number].as_py())]
+    return []
 
 
 def _is_utf8(value: bytes) -> bool:
@@ -102,138 +185,27 @@ def _is_utf8(value: bytes) -> bool:
     return True
 
 
-def _read(
-    source: Source, raw: pa.Array, index: pa.Array, blocks: list[tuple[pa.Table, pa.Array]], single: list[int], *, small: bool
-) -> None:
-    """Read the plain records at `index` into `blocks`; the indexes of what did not fit go to `single`."""
-    if not len(index):
-        return
-    parsed = _parsed(source, raw.take(index) if len(index) < len(raw) else raw)
-    if parsed is None and small:
-        single.extend(index.to_pylist())
-    elif parsed is None:
-        for start in range(0, len(index), _SMALL):
-            _read(source, raw, index.slice(start, _SMALL), blocks, single, small=True)
-    else:
-        table, fits = parsed
-        if fits is not None:
-            single.extend(index.filter(pc.invert(fits)).to_pylist())
-            table, index = table.filter(fits), index.filter(fits)
-        blocks.append((table, index))
+def _perhaps_deep(raw: pa.Array, values: Sequence[bytes | None]) -> list[int]:
+    """The indexes of records with so many brackets that they may be nested too deeply."""
+    long = pc.indices_nonzero(pc.greater(pc.binary_length(raw), record.DEPTH)).to_pylist()
+    return [n for n in long if (value := values[n]) and value.count(b"{") + value.count(b"[") > record.DEPTH]
 
 
-def _parsed(source: Source, raw: pa.Array) -> tuple[pa.Table, pa.Array | None] | None:
-    """The fields of records, and which rows fit (None: all). None where Arrow could not read them all."""
-    count = len(raw)
-    joined = pc.binary_join_element_wise(_prefixes(count), raw, _SUFFIX, _NOTHING)
-    buffer = joined.buffers()[2]
-    longest = pc.max(pc.binary_length(joined)).as_py()
-    wrapped = pa.schema([("i", pa.int64()), ("v", pa.struct([pa.field(f.name, _json_type(f)) for f in source.fields]))])
-    try:
-        table = pj.read_json(
-            pa.BufferReader(buffer),
-            # A record must not straddle two blocks and their border.
-            read_options=pj.ReadOptions(block_size=max(1 << 22, 2 * longest + 64)),
-            parse_options=pj.ParseOptions(explicit_schema=wrapped, unexpected_field_behavior="ignore"),
-        )
-        if len(table) != count or not table.column("i").combine_chunks().equals(pa.array(range(count), pa.int64())):
-            return None
-        struct = table.column("v").combine_chunks()
-        columns = [_column(declared, struct.field(declared.name)) for declared in source.fields]
-    except (pa.ArrowInvalid, OverflowError):
-        return None
-    masks = [mask for _, mask in columns if mask is not None]
-    all_fit = masks[0] if masks else None
-    for mask in masks[1:]:
-        all_fit = pc.and_(all_fit, mask)
-    if all_fit is not None and pc.all(all_fit).as_py():
-        all_fit = None
-    return pa.table([column for column, _ in columns], schema=fields_schema(source)), all_fit
-
-
-def _json_type(declared: Field) -> pa.DataType:
-    if declared.type != "timestamp":
-        return _TYPES[declared.type]
-    return pa.string() if declared.time_unit == "iso" else pa.int64()
-
-
-def _column(declared: Field, values: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """The field's column in its own type, and which rows fit, or None where all do."""
-    fits = None
-    if declared.type == "float64":
-        fits = pc.is_finite(values)
-    elif declared.type == "timestamp":
-        values, fits = _instants(declared, values)
-    if fits is not None:
-        fits = pc.or_(pc.fill_null(fits, False), values.is_null())
-    if declared.required:
-        fits = values.is_valid() if fits is None else pc.and_(fits, values.is_valid())
-    return values, fits
-
-
-def _instants(declared: Field, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Instants from text or whole numbers, and which of them are plausible. What is no instant raises ArrowInvalid."""
-    if declared.time_unit == "iso":
-        if not pc.all(pc.match_substring_regex(values, record.INSTANT), min_count=0).as_py():
-            raise pa.ArrowInvalid("not an instant")
-        try:
-            instants = values.cast(INSTANT)
-        except pa.ArrowInvalid:
-            # More digits than microseconds: they are cut off.
-            instants = pc.replace_substring_regex(values, r"(\.\d{6})\d+", r"\1").cast(INSTANT)
-        numbers, scale = instants.cast(pa.int64()), record.PER_SECOND["us"]
-    else:
-        numbers, scale = values, record.PER_SECOND[declared.time_unit]
-    second = 1_000_000
-    fits = pc.and_(
-        pc.greater_equal(numbers, pa.scalar(record.EARLIEST // second * scale, pa.int64())),
-        pc.less(numbers, pa.scalar(record.LATEST // second * scale, pa.int64())),
-    )
-    if declared.time_unit == "iso":
-        return instants, fits
-    # An implausible number may be too large to be multiplied; its row goes elsewhere anyhow.
-    numbers = pc.if_else(fits, numbers, pa.scalar(0, pa.int64()))
-    if scale > second:
-        numbers = pc.divide(numbers, pa.scalar(scale // second, pa.int64()))
-    elif scale < second:
-        numbers = pc.multiply(numbers, pa.scalar(second // scale, pa.int64()))
-    return pc.if_else(values.is_valid(), numbers, pa.scalar(None, pa.int64())).cast(INSTANT), fits
-
-
-def _gathered(
-    source: Source, values: Sequence[bytes | None], blocks: list[tuple[pa.Table, pa.Array]], single: list[int]
-) -> Decoded:
-    """All good rows in the order of the records, those of blocks and those read one by one."""
+def _gathered(source: Source, values: Sequence[bytes | None], table: pa.Table, index: pa.Array, single: Sequence[int]) -> Decoded:
+    """All good rows in the order of the records: those of the table at `index`, and the `single` ones, read one by one."""
     rejected: dict[int, str] = {}
     rows: list[tuple[Any, ...]] = []
-    index: list[int] = []
-    for number in sorted(single):
+    fit: list[int] = []
+    for number in single:
         try:
             rows.append(record.read(source, values[number]))
-            index.append(number)
+            fit.append(number)
         except record.Unfit as reason:
             rejected[number] = str(reason)
     if rows:
-        columns = [pa.array(column, _TYPES[f.type]) for f, column in zip(source.fields, zip(*rows, strict=True), strict=True)]
-        blocks.append((pa.table(columns, schema=fields_schema(source)), pa.array(index, pa.int64())))
-    if not blocks:
-        return Decoded(good=fields_schema(source).empty_table(), index=pa.array([], pa.int64()), rejected=rejected)
-    table = pa.concat_tables([block for block, _ in blocks])
-    order = pa.concat_arrays([block for _, block in blocks])
-    if len(blocks) > 1:
-        sorting = pc.sort_indices(order)
-        table, order = table.take(sorting), order.take(sorting)
-    return Decoded(good=table, index=order, rejected=rejected)
-
-
-_SUFFIX = pa.scalar(b"}\n", pa.binary())
-_NOTHING = pa.scalar(b"", pa.binary())
-_made = pa.array([], pa.binary())
-
-
-def _prefixes(count: int) -> pa.Array:
-    """The opening of each record's wrapping, with its number."""
-    global _made
-    if len(_made) < count:
-        _made = pa.array([b'{"i":%d,"v":' % number for number in range(count)], pa.binary())
-    return _made.slice(0, count)
+        columns = [pa.array(column, arrow_type(f)) for f, column in zip(source.fields, zip(*rows, strict=True), strict=True)]
+        table = pa.concat_tables([table, pa.table(columns, schema=fields_schema(source))])
+        index = pa.concat_arrays([index, pa.array(fit, pa.int64())])
+        order = pc.sort_indices(index)
+        table, index = table.take(order), index.take(order)
+    return Decoded(good=table, index=index, rejected=rejected)

@@ -1,7 +1,7 @@
 """One record of a source, read strictly: its declared fields, or the reason why it does not fit the contract.
 
-This is what the contract means. `jobs.decode` reads plain records by the block, and asks here about all others, so that a
-record is judged the same whatever lies beside it.
+This is what the contract means. `jobs.decode` reads most records a faster way, and asks here about all that it is not sure
+of, so that a record is judged the same whatever lies beside it.
 """
 
 import json
@@ -9,9 +9,11 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from decimal import Decimal, InvalidOperation
+from typing import Any, NoReturn
+from uuid import UUID
 
-from pipelines.declare import Field, Source
+from pipelines.declare import NUMBER, Field, Source, Value
 
 INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):?[0-5]\d)$"
 """Texts that are instants: ISO 8601 with seconds and an offset. A time without an offset is ambiguous, so it is none."""
@@ -27,8 +29,13 @@ Outside, one unit was taken for another, or a default for a value."""
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 TOMBSTONE = "tombstone"
 
+DEPTH = 200
+"""Objects and lists within each other, at most; beyond it lies a fault, or an attack on the reader's stack."""
+
 _instant = re.compile(INSTANT, re.ASCII)
 _surrogate = re.compile(r"\\u[dD][89a-fA-F]")
+_text = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_bracket = re.compile(r"[\[\]{}]")
 
 
 class Unfit(Exception):  # noqa: N818
@@ -39,41 +46,57 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object as it stands, so that a key that comes twice is seen."""
 
 
+class _Float(float):
+    """A number with decimals that remembers its text, for fields that want it exact."""
+
+    __slots__ = ("text",)
+
+    def __new__(cls, text: str) -> "_Float":
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
 def read(source: Source, raw: bytes | None) -> tuple[Any, ...]:
     """The values of the declared fields, in their order, as Python's; timestamps as whole microseconds since 1970.
 
     Raises Unfit for whatever does not fit. Fields that are not declared are ignored.
     """
-    constants: list[str] = []
-    values = _object(raw, constants)
-    fields = dict(values)
-    if len(fields) < len(values):
-        names = [name for name, _ in values]
+    if source.format == "avro":
+        from jobs import avro
+
+        values = avro.read(source, raw)
+        return tuple([_value(field, _found(field, values)) for field in source.fields])
+    text = _decoded(raw)
+    pairs = _object(source, text)
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
         for field in source.fields:
-            if names.count(field.name) > 1:
+            if names.count(field.keys[0]) > 1:
                 raise Unfit(f"repeated field {field.name}")
-    row = tuple(_value(field, fields.get(field.name)) for field in source.fields)
-    if constants:
-        # NaN and its kin stand in a field that isn't declared: no number of ours, but no JSON either.
+    row = tuple([_value(field, _found(field, values)) for field in source.fields])
+    if ("NaN" in text or "Infinity" in text) and _has_constant(text):
+        # It stands in a field that isn't declared: no number of ours, but no JSON either.
         raise Unfit("not JSON")
     return row
 
 
-def _object(raw: bytes | None, constants: list[str]) -> _Pairs:
-    """The record as a JSON object. Adds to `constants` each NaN or Infinity that it holds."""
+def _decoded(raw: bytes | None) -> str:
     if raw is None or raw.strip() in (b"", b"null"):
         raise Unfit(TOMBSTONE)
     try:
-        text = raw.decode()
+        return raw.decode()
     except UnicodeDecodeError:
         raise Unfit("not UTF-8") from None
 
-    def constant(name: str) -> float:
-        constants.append(name)
-        return math.nan
 
+def _object(source: Source, text: str) -> _Pairs:
+    """The record as a JSON object; NaN and Infinity are let through."""
+    if len(text) > DEPTH and _too_deep(text):
+        raise Unfit("nested too deeply")
     try:
-        value = json.loads(text, object_pairs_hook=_Pairs, parse_constant=constant, parse_int=_parse_int)
+        value = (_JSON if not source.exact and len(text) < MOST_DIGITS else _EXACT_JSON).decode(text)
     except json.JSONDecodeError:
         raise Unfit("not JSON") from None
     except RecursionError:
@@ -88,23 +111,85 @@ def _object(raw: bytes | None, constants: list[str]) -> _Pairs:
     return value
 
 
+def _too_deep(text: str) -> bool:
+    if text.count("{") + text.count("[") <= DEPTH:
+        return False
+    depth = 0
+    for bracket in _bracket.finditer(_text.sub("", text)):
+        depth += 1 if bracket[0] in "{[" else -1
+        if depth > DEPTH:
+            return True
+    return False
+
+
+MOST_DIGITS = 4000
+"""Python refuses to read integers of more digits; they fit no field, but may stand in one that isn't declared."""
+
+
 def _parse_int(digits: str) -> float:
-    """Python refuses to read integers of thousands of digits; they fit no field, but may stand in one that isn't declared."""
-    return int(digits) if len(digits) < 1000 else math.inf
+    return int(digits) if len(digits) < MOST_DIGITS else math.copysign(math.inf, -1 if digits[0] == "-" else 1)
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_Pairs)
+_EXACT_JSON = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=_parse_int, parse_float=_Float)
+
+
+def _has_constant(text: str) -> bool:
+    """Whether NaN or Infinity stands in the text, which is JSON otherwise, as a value."""
+    try:
+        json.loads(text, parse_constant=_refuse, parse_int=float)
+    except _ConstantError:
+        return True
+    return False
+
+
+class _ConstantError(Exception):
+    pass
+
+
+def _refuse(_name: str) -> NoReturn:
+    raise _ConstantError
+
+
+def _found(field: Field, record: dict[str, Any]) -> Any:
+    """What stands where the field lies; None where nothing does."""
+    value: Any = record
+    for key in field.keys:
+        if isinstance(value, _Pairs):
+            values = dict(value)
+            if len(values) < len(value) and sum(name == key for name, _ in value) > 1:
+                raise Unfit(f"repeated field {field.name}")
+            value = values.get(key)
+        elif isinstance(value, dict):
+            value = value.get(key)
+        elif value is not None:
+            raise _wrong_type(field)
+    return value
 
 
 def _value(field: Field, value: Any) -> Any:
     if value is None:
         if field.required:
             raise Unfit(f"missing required field {field.name}")
-        return None
-    return _READERS[field.type](field, value)
+        return None if field.default is None else default(field, field.default)
+    return _READERS.get(field.type, _decimal)(field, value)
+
+
+def default(field: Field, value: Value) -> Any:
+    """The field's declared default as a row holds it."""
+    if isinstance(value, datetime):
+        return (value - EPOCH) // MICROSECOND
+    if field.type == "float64":
+        return float(value)
+    return value if field.digits is None else Decimal(str(value))
 
 
 def _string(field: Field, value: Any) -> str:
-    if not isinstance(value, str):
-        raise _wrong_type(field)
-    return value
+    if isinstance(value, str):
+        return value
+    if isinstance(value, UUID):
+        return str(value)
+    raise _wrong_type(field)
 
 
 def _int64(field: Field, value: Any) -> int:
@@ -137,7 +222,12 @@ def _bool(field: Field, value: Any) -> bool:
 
 
 def _timestamp(field: Field, value: Any) -> int:
-    if field.time_unit == "iso":
+    if isinstance(value, datetime):
+        # Avro's own instants; one without a zone is none.
+        if value.tzinfo is None:
+            raise Unfit(f"not an instant in field {field.name}")
+        instant = (value - EPOCH) // MICROSECOND
+    elif field.time_unit == "iso":
         instant = _iso(field, value)
     else:
         number = _int64(field, value)
@@ -157,6 +247,45 @@ def _iso(field: Field, value: Any) -> int:
         return (datetime.fromisoformat(value) - EPOCH) // MICROSECOND
     except (ValueError, OverflowError):
         raise Unfit(f"not an instant in field {field.name}") from None
+
+
+def _decimal(field: Field, value: Any) -> Decimal:
+    """The number, exact, without zeros at its end. A text must be a number as JSON writes it."""
+    assert field.digits is not None
+    precision, scale = field.digits
+    if isinstance(value, str):
+        if not NUMBER.fullmatch(value):
+            raise Unfit(f"not a number in field {field.name}")
+    elif isinstance(value, _Float):
+        value = value.text
+    elif isinstance(value, float) and not math.isfinite(value):
+        # NaN, or an integer of thousands of digits.
+        raise Unfit(f"{'not a finite number' if math.isnan(value) else 'decimal out of range'} in field {field.name}")
+    elif isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise _wrong_type(field)
+    try:
+        sign, digits, exponent = Decimal(value).as_tuple()
+    except InvalidOperation:
+        # An exponent of twenty digits, which zero alone survives.
+        mantissa, power = re.split("[eE]", value)
+        if not mantissa.strip("-0."):
+            return Decimal(0)
+        raise Unfit(f"{_decimals(scale) if power.startswith('-') else 'decimal out of range'} in field {field.name}") from None
+    assert isinstance(exponent, int)  # No text of ours and no Avro decimal is infinite.
+    text = "".join(map(str, digits)).lstrip("0")
+    kept = text.rstrip("0")
+    exponent += len(text) - len(kept)
+    if not kept:
+        return Decimal(0)
+    if exponent < -scale:
+        raise Unfit(f"{_decimals(scale)} in field {field.name}")
+    if len(kept) + exponent > precision - scale:
+        raise Unfit(f"decimal out of range in field {field.name}")
+    return Decimal((sign, tuple(map(int, kept)), exponent))
+
+
+def _decimals(scale: int) -> str:
+    return f"more than {scale} decimals"
 
 
 def _wrong_type(field: Field) -> Unfit:

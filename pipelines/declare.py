@@ -6,15 +6,18 @@ one event. Only the standard library is imported here.
 """
 
 import difflib
+import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from dataclasses import field as dataclass_field
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Literal
 
-FieldType = Literal["string", "int64", "float64", "bool", "timestamp"]
-FIELD_TYPES = ("string", "int64", "float64", "bool", "timestamp")
+FIELD_TYPES = ("string", "int64", "float64", "bool", "timestamp", "decimal(P,S)")
+"""P digits in all, at most 38, S of them decimals."""
+FORMATS = ("json", "avro")
 TIME_UNITS = ("iso", "s", "ms", "us", "ns")
 FUNCTIONS = ("count", "sum", "mean", "rate")
 METRICS = ("log_loss", "average_precision")
@@ -30,29 +33,95 @@ OWN = (
 """Columns that features, examples and labels have themselves; an input can't have one of these names."""
 
 
+Value = str | int | float | bool | datetime
+"""A default, as Python writes it: a timestamp as an aware datetime, a decimal as text."""
+
+NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+"""A number as JSON writes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field of a source's records."""
 
     name: str
-    type: FieldType = "string"
+    type: str = "string"
+    """One of FIELD_TYPES, as `int64` or `decimal(12,2)`."""
     _: KW_ONLY
     required: bool = False
     """A record without it, or with null, is a dead letter."""
     time_unit: Literal["iso", "s", "ms", "us", "ns"] = "iso"
     """For timestamps, how the record writes them: ISO 8601 text, or a whole number since 1970 in this unit."""
+    path: tuple[str, ...] | str | None = None
+    """Where the value lies in nested objects, as `customer.address.city`; None: at the top, under the field's own name."""
+    default: Value | None = None
+    """What a record without it, or with null, gets; None leaves it null. It applies to records read from then on."""
+    keys: tuple[str, ...] = dataclass_field(init=False, repr=False, compare=False)
+    """The path, key by key."""
 
     def __post_init__(self) -> None:
         _name("field", self.name)
-        _one_of(f"type of field {self.name!r}", self.type, FIELD_TYPES)
+        if not re.fullmatch(r"decimal\([0-9]+,[0-9]+\)", self.type):
+            _one_of(f"type of field {self.name!r}", self.type, FIELD_TYPES)
+        self._check_decimal()
         _one_of(f"time_unit of field {self.name!r}", self.time_unit, TIME_UNITS)
         if self.name in RESERVED:
             raise ValueError(f"field {self.name!r} is a column that ingest adds; rename it. Reserved: {', '.join(RESERVED)}.")
+        path = self.name if self.path is None else self.path
+        object.__setattr__(self, "keys", tuple(path.split(".")) if isinstance(path, str) else tuple(path))
+        if not self.keys or not all(re.fullmatch(r"[A-Za-z0-9_$@-]+", key) for key in self.keys):
+            raise ValueError(
+                f"path of field {self.name!r} is {self.path!r}: it takes keys of letters, digits, _, -, $ and @ with dots "
+                "between them, for example 'customer.address.city'."
+            )
+        if self.default is not None:
+            self._check_default(self.default)
+
+    @property
+    def digits(self) -> tuple[int, int] | None:
+        """Of a decimal: all its digits, and how many of them are decimals. None for the other types."""
+        if not self.type.startswith("decimal"):
+            return None
+        precision, scale = self.type[len("decimal(") : -1].split(",")
+        return int(precision), int(scale)
+
+    def _check_decimal(self) -> None:
+        if self.type == FIELD_TYPES[-1]:
+            raise ValueError(f"type of field {self.name!r} is {self.type!r}: P and S are numbers, for example 'decimal(12,2)'.")
+        if self.digits is not None and not (1 <= self.digits[0] <= 38 and self.digits[1] <= self.digits[0]):
+            raise ValueError(
+                f"type of field {self.name!r} is {self.type!r}: a decimal has 1 to 38 digits, and no more decimals than digits, "
+                "for example 'decimal(12,2)'."
+            )
+
+    def _check_default(self, value: Value) -> None:
+        what = f"default of field {self.name!r} is {value!r}"
+        if self.required:
+            raise ValueError(f"{what}, but the field is required, so it has no effect: leave one of them out.")
+        if self.type == "timestamp":
+            fits, rule = isinstance(value, datetime) and value.tzinfo is not None, "an aware datetime"
+        elif self.type == "string":
+            fits, rule = isinstance(value, str), "a str"
+        elif self.type == "bool":
+            fits, rule = isinstance(value, bool), "True or False"
+        elif self.type == "int64":
+            fits, rule = type(value) is int and -(2**63) <= value < 2**63, "an int of at most 64 bits"
+        elif self.type == "float64":
+            fits, rule = type(value) in (int, float) and math.isfinite(value), "a finite number"  # type: ignore[arg-type]
+        else:
+            assert self.digits is not None
+            precision, scale = self.digits
+            plain = rf"-?[0-9]{{1,{max(1, precision - scale)}}}(\.[0-9]{{1,{scale}}})?" if scale else rf"-?[0-9]{{1,{precision}}}"
+            fits = isinstance(value, str) and bool(re.fullmatch(plain, value)) and bool(NUMBER.fullmatch(value))
+            fits = fits and (precision > scale or str(value).lstrip("-").startswith("0"))
+            rule = f"the number as a str, with at most {precision - scale} digits before the point and {scale} behind it"
+        if not fits:
+            raise ValueError(f"{what}: a field of type {self.type} takes {rule}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """A Kafka topic with its contract: JSON objects, one for each record."""
+    """A Kafka topic with its contract: one JSON object or Avro record in each record."""
 
     name: str
     topic: str
@@ -61,21 +130,70 @@ class Source:
     """The timestamp field that says when it happened."""
     event_id: str
     """The field that names the event: of records that repeat it, the first by (known time, partition, offset) counts."""
+    format: Literal["json", "avro"] = "json"
+    """What a record's value is."""
+    avro_schema: str | None = None
+    """The schema that Avro records were written with, as JSON text. None: each begins with byte 0 and the number of its schema
+    in a schema registry, as Confluent's serializers write it."""
     known_time: Literal["create", "append"] = "create"
     """Whose clock the record's timestamp is: the producer's (`create`) or the broker's (`append`), as the topic is set."""
     repeats_within: timedelta = timedelta(days=7)
     """How far apart in event time repeats of an event id can lie. Whole days; no run looks further back for them."""
+    dead_letter_limit: float = 0.05
+    """The largest share of dead letters, tombstones left out, that a known day may have before its features are refused;
+    1 turns it off."""
+    retention: timedelta = timedelta(days=7)
+    """How long files that no version needs any more are kept, for runs that still read them: whole days."""
+    subject: str | None = None
+    """The field that names the person a record is about; `penstock erase` takes records away by it. None: about nobody."""
+    exact: bool = dataclass_field(init=False, repr=False, compare=False)
+    """Whether a field is a decimal, whose text counts."""
 
     def __post_init__(self) -> None:
         _name("source", self.name)
-        _unique(f"fields of source {self.name!r}", [field.name for field in self.fields])
+        names = [field.name for field in self.fields]
+        _unique(f"fields of source {self.name!r}", names)
+        self._check_paths()
         timestamps = [field.name for field in self.fields if field.type == "timestamp" and field.required]
         _one_of(f"event_time of source {self.name!r} (a required timestamp)", self.event_time, timestamps)
         _one_of(
             f"event_id of source {self.name!r} (a required field)", self.event_id, [f.name for f in self.fields if f.required]
         )
+        _one_of(f"format of source {self.name!r}", self.format, FORMATS)
+        self._check_avro_schema()
         _one_of(f"known_time of source {self.name!r}", self.known_time, ("create", "append"))
         _whole_days(f"repeats_within of source {self.name!r}", self.repeats_within)
+        if not 0 < self.dead_letter_limit <= 1:
+            raise ValueError(
+                f"dead_letter_limit of source {self.name!r} is {self.dead_letter_limit}: it is a share, greater than 0 and at "
+                "most 1, for example 0.05; 1 turns it off."
+            )
+        _whole_days(f"retention of source {self.name!r}", self.retention)
+        if self.subject is not None:
+            _one_of(f"subject of source {self.name!r}", self.subject, names)
+        object.__setattr__(self, "exact", any(field.digits is not None for field in self.fields))
+
+    def _check_paths(self) -> None:
+        for field in self.fields:
+            for other in self.fields:
+                if other is not field and other.keys[: len(field.keys)] == field.keys:
+                    raise ValueError(
+                        f"field {other.name!r} of source {self.name!r} lies at {'.'.join(other.keys)!r}, "
+                        f"where field {field.name!r} is: a value is read once, so leave one of them out."
+                    )
+
+    def _check_avro_schema(self) -> None:
+        if self.avro_schema is None:
+            return
+        what = f"avro_schema of source {self.name!r}"
+        if self.format != "avro":
+            raise ValueError(f"{what} has no effect with format={self.format!r}: declare format='avro', or leave it out.")
+        try:
+            schema = json.loads(self.avro_schema)
+        except ValueError as failure:
+            raise ValueError(f"{what} is not JSON ({failure}): give the writer's schema as its JSON text.") from None
+        if not isinstance(schema, dict) or schema.get("type") != "record":
+            raise ValueError(f"{what} is no record: its JSON text is an object with 'type': 'record', 'name' and 'fields'.")
 
     def field(self, name: str) -> Field:
         """The field called `name`. Raises ValueError where there is none."""

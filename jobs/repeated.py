@@ -1,0 +1,123 @@
+"""Which JSON records may hold a declared key twice, seen by the block.
+
+A key that comes twice leaves open which value is meant, and decoders silently take the last. `jobs.record` refuses such
+records, but asking it about all would cost ten times the decoding. So quotes are counted: a record that decoded well holds
+two for each key and each text that came out of it, and where it holds no more, nothing comes twice. In the others the key's
+own occurrences are counted, and at last the record's parts are compared one by one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import repeat
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.declare import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the records: a declared field's, or that of an object which holds declared fields."""
+
+    name: str
+    attribute: str
+    """What it is called in the struct that records are decoded into."""
+    field: Field | None
+    below: tuple["Key", ...] = ()
+
+
+def keys(fields: Sequence[Field], depth: int = 0) -> tuple[Key, ...]:
+    """The keys of the objects at this depth, each once."""
+    found: dict[str, list[Field]] = {}
+    for field in fields:
+        found.setdefault(field.keys[depth], []).append(field)
+    return tuple(
+        Key(name, f"f{number}", inside[0])
+        if len(inside[0].keys) == depth + 1
+        else Key(name, f"f{number}", None, keys(inside, depth + 1))
+        for number, (name, inside) in enumerate(found.items())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came out of records for one key, as 0 or 1 for each: whether it stands there (not null), whether in quotes."""
+
+    key: Key
+    present: pa.Array
+    quoted: pa.Array | None
+
+
+_ESCAPED = r"\\u00(?:24|2[dD]|3[0-9]|4[0-9a-fA-F]|5[0-9aAfF]|6[0-9a-fA-F]|7[0-9aA])"
+"""A character that a key may hold, written as an escape."""
+
+_TWENTIETH = 20
+"""Where more records than one in so many hold more quotes than expected, fields that aren't declared are usual there."""
+
+_parts = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def suspects(values: Sequence[bytes | None], tree: tuple[Key, ...], seen: Sequence[Seen], failed: Sequence[int]) -> set[int]:
+    """The indexes of records that may hold a key of `tree` twice. Those in `failed` did not decode and are left out."""
+    raw = [value or b"" for value in values] if failed else values
+    whole = b"".join(raw)  # type: ignore[arg-type]
+    found: set[int] = set()
+    if b"\\" in whole:
+        found.update(pc.indices_nonzero(pc.match_substring_regex(pa.array(raw, pa.binary()), _ESCAPED)).to_pylist())
+    pairs = _sum([part for one in seen for part in (one.present, one.quoted) if part is not None])
+    odd = pc.not_equal(_counts(raw, b'"'), pc.multiply(pairs, _two))
+    if odd.true_count > len(raw) // _TWENTIETH + len(failed):
+        odd = pc.and_(odd, _doubtful(raw, whole, seen, failed))
+    beside = found | set(failed)
+    found.update(
+        number for number in pc.indices_nonzero(odd).to_pylist() if number not in beside and not _once(tree, raw[number])
+    )
+    return found
+
+
+def _doubtful(raw: Sequence[bytes | None], whole: bytes, seen: Sequence[Seen], failed: Sequence[int]) -> pa.Array:
+    """In which records a name stands in quotes more often than it came out as a key."""
+    names: dict[str, list[pa.Array]] = {}
+    for one in seen:
+        names.setdefault(one.key.name, []).append(one.present)
+    doubtful = pa.repeat(False, len(raw))
+    for name, present in names.items():
+        quoted, expected = b'"%s"' % name.encode(), _sum(present)
+        beside = sum(raw[number].count(quoted) for number in failed)  # type: ignore[union-attr]
+        # Each record holds it at least as often as it came out: where the totals are the same, so is each.
+        if whole.count(quoted) - beside != pc.sum(expected).as_py():
+            doubtful = pc.or_(doubtful, pc.greater(_counts(raw, quoted), pc.max_element_wise(expected, _one)))
+    return doubtful
+
+
+def _once(tree: tuple[Key, ...], raw: Any) -> bool:
+    """Whether no key of the tree stands twice in its object, where no key is written with escapes."""
+    try:
+        parts = _parts.decode(raw)
+    except msgspec.DecodeError:
+        return False
+    # Of a key that comes twice only the last value is among the parts, so more of the whole lies outside of them.
+    inside, raw = b",".join(parts.values()), bytes(raw)
+    for key in tree:
+        quoted = b'"%s"' % key.name.encode()
+        if raw.count(quoted) - inside.count(quoted) > 1:
+            return False
+        if key.below and (part := parts.get(key.name, _null)) != _null and not _once(key.below, part):
+            return False
+    return True
+
+
+def _sum(parts: Sequence[pa.Array]) -> pa.Array:
+    return reduce(pc.add, parts)
+
+
+def _counts(raw: Sequence[bytes | None], what: bytes) -> pa.Array:
+    return pa.array(list(map(bytes.count, raw, repeat(what))), pa.int32())  # type: ignore[arg-type]
+
+
+_one, _two = pa.scalar(1, pa.int32()), pa.scalar(2, pa.int32())
+_null = msgspec.Raw(b"null")

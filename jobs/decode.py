@@ -93,7 +93,7 @@ def _read(source: Source, values: Sequence[bytes | None]) -> Decoded:
     tree, struct = _shape(source.fields)
     rows, failed = _structs(struct, values)
     raw = pa.array(values, pa.binary())
-    single = {*failed, *_not_utf8(raw), *_perhaps_deep(raw, values)}
+    single = {*failed, *_not_utf8(raw, values), *_perhaps_deep(raw, values)}
     seen: list[Seen] = []
     columns: dict[str, pa.Array] = {}
     for key, found in _levels(tree, rows, whole=True):
@@ -109,10 +109,10 @@ def _read(source: Source, values: Sequence[bytes | None]) -> Decoded:
     table = pa.table([columns[declared.name] for declared in source.fields], schema=fields_schema(source))
     index = pa.arange(0, len(values))
     if single:
-        keep = [True] * len(values)
+        keep = bytearray(b"\1") * len(values)
         for number in single:
-            keep[number] = False
-        fits = pa.array(keep)
+            keep[number] = 0
+        fits = pa.Array.from_buffers(pa.uint8(), len(keep), [None, pa.py_buffer(keep)]).cast(pa.bool_())
         table, index = table.filter(fits), index.filter(fits)
     return _gathered(source, values, table, index, sorted(single))
 
@@ -167,19 +167,19 @@ def _levels(tree: tuple[Key, ...], objects: list[Any], *, whole: bool) -> Iterat
         yield from _levels(key.below, values, whole=False)
 
 
-def _not_utf8(raw: pa.Array) -> list[int]:
+def _not_utf8(raw: pa.Array, values: Sequence[bytes | None]) -> list[int]:
     """The indexes of records that are no UTF-8: msgspec does not look into what it passes over."""
     try:
         raw.cast(pa.string())
     except pa.ArrowInvalid:
         plain = pc.string_is_ascii(raw.cast(pa.string(), safe=False))
-        return [number for number in pc.indices_nonzero(pc.invert(plain)).to_pylist() if not _is_utf8(raw[number].as_py())]
+        return [number for number in pc.indices_nonzero(pc.invert(plain)).to_pylist() if not _is_utf8(values[number])]
     return []
 
 
-def _is_utf8(value: bytes) -> bool:
+def _is_utf8(value: bytes | None) -> bool:
     try:
-        value.decode()
+        str(value or b"", "utf-8")
     except UnicodeDecodeError:
         return False
     return True

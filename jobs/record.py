@@ -49,7 +49,7 @@ class _Pairs(list[tuple[str, Any]]):
 class _Float(float):
     """A number with decimals that remembers its text, for fields that want it exact."""
 
-    __slots__ = ("text",)
+    text: str
 
     def __new__(cls, text: str) -> "_Float":
         number = super().__new__(cls, text)
@@ -65,8 +65,7 @@ def read(source: Source, raw: bytes | None) -> tuple[Any, ...]:
     if source.format == "avro":
         from jobs import avro
 
-        values = avro.read(source, raw)
-        return tuple([_value(field, _found(field, values)) for field in source.fields])
+        return _row(source, avro.read(source, raw))
     text = _decoded(raw)
     pairs = _object(source, text)
     values = dict(pairs)
@@ -75,7 +74,7 @@ def read(source: Source, raw: bytes | None) -> tuple[Any, ...]:
         for field in source.fields:
             if names.count(field.keys[0]) > 1:
                 raise Unfit(f"repeated field {field.name}")
-    row = tuple([_value(field, _found(field, values)) for field in source.fields])
+    row = _row(source, values)
     if ("NaN" in text or "Infinity" in text) and _has_constant(text):
         # It stands in a field that isn't declared: no number of ours, but no JSON either.
         raise Unfit("not JSON")
@@ -95,17 +94,20 @@ def _object(source: Source, text: str) -> _Pairs:
     """The record as a JSON object; NaN and Infinity are let through."""
     if len(text) > DEPTH and _too_deep(text):
         raise Unfit("nested too deeply")
+    text = text.strip(" \t\n\r")
     try:
-        value = (_JSON if not source.exact and len(text) < MOST_DIGITS else _EXACT_JSON).decode(text)
-    except json.JSONDecodeError:
+        value, end = (_JSON if not source.exact and len(text) < MOST_DIGITS else _EXACT_JSON).scan_once(text, 0)
+    except (json.JSONDecodeError, StopIteration):
         raise Unfit("not JSON") from None
     except RecursionError:
         raise Unfit("nested too deeply") from None
+    if end != len(text):
+        raise Unfit("not JSON")
     if not isinstance(value, _Pairs):
         raise Unfit("not a JSON object")
     if _surrogate.search(text):
         try:
-            json.dumps(value, ensure_ascii=False).encode()
+            _as_text(value).encode()
         except UnicodeEncodeError:
             raise Unfit("not Unicode") from None
     return value
@@ -132,6 +134,9 @@ def _parse_int(digits: str) -> float:
 
 _JSON = json.JSONDecoder(object_pairs_hook=_Pairs)
 _EXACT_JSON = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=_parse_int, parse_float=_Float)
+
+
+_as_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _has_constant(text: str) -> bool:
@@ -167,12 +172,17 @@ def _found(field: Field, record: dict[str, Any]) -> Any:
     return value
 
 
-def _value(field: Field, value: Any) -> Any:
-    if value is None:
-        if field.required:
+def _row(source: Source, values: dict[str, Any]) -> tuple[Any, ...]:
+    row: list[Any] = []
+    for field in source.fields:
+        value = values.get(field.keys[0]) if len(field.keys) == 1 else _found(field, values)
+        if value is not None:
+            row.append(_READERS.get(field.type, _decimal)(field, value))
+        elif field.required:
             raise Unfit(f"missing required field {field.name}")
-        return None if field.default is None else default(field, field.default)
-    return _READERS.get(field.type, _decimal)(field, value)
+        else:
+            row.append(None if field.default is None else default(field, field.default))
+    return tuple(row)
 
 
 def default(field: Field, value: Value) -> Any:

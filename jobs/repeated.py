@@ -8,6 +8,7 @@ own occurrences are counted, and at last the record's parts are compared one by 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import reduce
 from itertools import repeat
 from typing import Any
@@ -28,6 +29,10 @@ class Key:
     """What it is called in the struct that records are decoded into."""
     field: Field | None
     below: tuple["Key", ...] = ()
+    quoted: bytes = dataclass_field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quoted", b'"%s"' % self.name.encode())
 
 
 def keys(fields: Sequence[Field], depth: int = 0) -> tuple[Key, ...]:
@@ -63,7 +68,7 @@ _parts = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def suspects(values: Sequence[bytes | None], tree: tuple[Key, ...], seen: Sequence[Seen], failed: Sequence[int]) -> set[int]:
     """The indexes of records that may hold a key of `tree` twice. Those in `failed` did not decode and are left out."""
-    raw = [value or b"" for value in values] if failed else values
+    raw = [value or b"" for value in values] if None in values else values
     whole = b"".join(raw)  # type: ignore[arg-type]
     found: set[int] = set()
     if b"\\" in whole:
@@ -81,13 +86,13 @@ def suspects(values: Sequence[bytes | None], tree: tuple[Key, ...], seen: Sequen
 
 def _doubtful(raw: Sequence[bytes | None], whole: bytes, seen: Sequence[Seen], failed: Sequence[int]) -> pa.Array:
     """In which records a name stands in quotes more often than it came out as a key."""
-    names: dict[str, list[pa.Array]] = {}
+    names: dict[bytes, list[pa.Array]] = {}
     for one in seen:
-        names.setdefault(one.key.name, []).append(one.present)
+        names.setdefault(one.key.quoted, []).append(one.present)
     doubtful = pa.repeat(False, len(raw))
-    for name, present in names.items():
-        quoted, expected = b'"%s"' % name.encode(), _sum(present)
-        beside = sum(raw[number].count(quoted) for number in failed)  # type: ignore[union-attr]
+    for quoted, present in names.items():
+        expected = _sum(present)
+        beside = sum(raw[number].count(quoted) for number in failed)  # type: ignore[union-attr, misc]
         # Each record holds it at least as often as it came out: where the totals are the same, so is each.
         if whole.count(quoted) - beside != pc.sum(expected).as_py():
             doubtful = pc.or_(doubtful, pc.greater(_counts(raw, quoted), pc.max_element_wise(expected, _one)))
@@ -101,10 +106,9 @@ def _once(tree: tuple[Key, ...], raw: Any) -> bool:
     except msgspec.DecodeError:
         return False
     # Of a key that comes twice only the last value is among the parts, so more of the whole lies outside of them.
-    inside, raw = b",".join(parts.values()), bytes(raw)
+    inside, raw = b",".join(parts.values()), bytes(raw)  # type: ignore[arg-type]
     for key in tree:
-        quoted = b'"%s"' % key.name.encode()
-        if raw.count(quoted) - inside.count(quoted) > 1:
+        if raw.count(key.quoted) > 1 and raw.count(key.quoted) - inside.count(key.quoted) > 1:
             return False
         if key.below and (part := parts.get(key.name, _null)) != _null and not _once(key.below, part):
             return False

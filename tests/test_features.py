@@ -13,10 +13,10 @@ import small_history
 from pyspark.sql import SparkSession
 from small_history import ORDERS, PIPELINE, RATES, TABLES, VISITS, at, event, in_order, rows, write, write_all
 
-from jobs import batches, cli, lake
+from jobs import batches, cli, lake, reach
 from jobs.command import Job
 from jobs.errors import UsageError
-from jobs.features import check, events, plan, reach, stage
+from jobs.features import check, events, plan, stage
 from jobs.interval import Interval
 from pipelines.declare import Aggregate, FeatureSet, days
 

@@ -4,8 +4,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from jobs.features.events import POSITION
-from jobs.features.reach import epoch
 from jobs.interval import Interval
+from jobs.reach import epoch
 from pipelines.declare import Dimension
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from jobs import batches
-from jobs.features.reach import Reach, epoch
+from jobs.reach import Reach, epoch
 from pipelines.declare import Source
 
 POSITION = ("known_time", "topic_epoch", "kafka_partition", "kafka_offset")

@@ -6,9 +6,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
 from jobs.features.events import POSITION
-from jobs.features.reach import examples_as_of
 from jobs.features.spine import on_time
 from jobs.interval import Interval
+from jobs.reach import examples_as_of
 from pipelines.declare import FeatureSet, Pipeline
 
 

@@ -4,9 +4,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from jobs.features.events import POSITION, shift
-from jobs.features.reach import labels_as_of
 from jobs.features.spine import on_time
 from jobs.interval import Interval
+from jobs.reach import labels_as_of
 from pipelines.declare import Pipeline
 
 COLUMNS = ("key", "as_of", "label", "mature_at", *POSITION[1:], "mature_date")

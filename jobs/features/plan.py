@@ -6,7 +6,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.features import check, dimensions, events, reach, spine, windows
+from jobs import reach
+from jobs.features import check, dimensions, events, spine, windows
 from jobs.features.examples import examples
 from jobs.features.labels import labels, outcomes
 from jobs.features.tables import Output

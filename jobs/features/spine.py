@@ -8,7 +8,7 @@ from pyspark.sql import functions as fn
 
 from jobs.errors import UsageError
 from jobs.features.events import POSITION, fields_in, on_days, read, reason, shift, without_repeats
-from jobs.features.reach import Reach
+from jobs.reach import Reach
 from pipelines.declare import Column as Declared
 from pipelines.declare import Pipeline
 

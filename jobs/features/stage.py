@@ -13,10 +13,10 @@ from pyspark.sql import functions as fn
 from jobs import batches, ledger
 from jobs.command import Job
 from jobs.features.plan import Plan, plan
-from jobs.features.reach import examples_as_of
 from jobs.features.spine import within
 from jobs.features.tables import Output, Written, write
 from jobs.interval import Interval
+from jobs.reach import examples_as_of
 from jobs.spark import session
 from pipelines.declare import Pipeline
 

@@ -22,8 +22,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 
 from jobs.features.events import shift
-from jobs.features.reach import epoch
 from jobs.interval import Interval
+from jobs.reach import epoch
 from pipelines.declare import Aggregate, FeatureSet
 
 EVENTS = "1"

@@ -14,10 +14,9 @@ from typing import Literal
 
 from deltalake import DeltaTable
 
-from jobs import batches
+from jobs import batches, contract
 from jobs.account import Account, Partition
 from jobs.errors import DataError, UsageError
-from jobs.ingest import contract
 from jobs.ingest.ranges import Done, Range
 from jobs.kafka import Bounds, Cluster, Topic
 from pipelines.declare import Source

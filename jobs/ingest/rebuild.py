@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 from deltalake import DeltaTable
 
-from jobs import account, batches, lake
+from jobs import account, batches, contract, lake
 from jobs.commit import commit
 from jobs.errors import DataError, RetryError
-from jobs.ingest import contract, plan
+from jobs.ingest import plan
 from jobs.ingest.plan import Plan, Reach
 from jobs.ingest.ranges import Done, Range
 from pipelines.declare import Source

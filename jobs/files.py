@@ -69,6 +69,11 @@ class Folder:
         """Write rows, which have all columns of the table, one file for each event day."""
         return [self._write(part, day, prefix) for day, part in _by_day(rows)]
 
+    def open(self, path: str) -> pa.NativeFile:
+        """A file of the table, to be read."""
+        filesystem, base = self._place
+        return filesystem.open_input_file(f"{base}/{path}")
+
     def _write(self, rows: pa.Table, day: date | None, prefix: str) -> Written:
         filesystem, base = self._place
         folder = f"event_date={day or _NULL_FOLDER}"

@@ -6,15 +6,16 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 import uuid
 from argparse import Namespace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from jobs import batches, lake
+from jobs import batches, lake, stream
 from jobs.command import Job
 from jobs.ingest import stage
 from jobs.kafka import Cluster, client_settings
@@ -43,6 +44,30 @@ def recreate(source: Source, partitions: int = 2) -> None:
     create(source.topic, partitions)
 
 
+def forget(source: Source, offset: int, partition: int = 0) -> None:
+    """Delete the records below an offset, as retention does."""
+    admin, gone = AdminClient(client_settings()), TopicPartition(source.topic, partition, offset)
+    admin.delete_records([gone])[gone].result(10)
+
+
+def wait_for_compaction(source: Source) -> None:
+    """Give the cleaner closed segments until it has taken something of partition 0."""
+    day = 86_400_000
+    for number in range(60):
+        # A segment closes when a record comes after its time.
+        known = int(MORNING.timestamp() * 1000) + day * (number + 1)
+        produce(source, [order(1000 + number)], key=b"tick", timestamp=known)
+        time.sleep(0.5)
+        cluster = Cluster()
+        held = cluster.bounds(cluster.topics([source.topic]).values())[source.topic][0]
+        reader = stream.consumer("read_committed")
+        there = sum(len(some) for some in stream.messages(reader, source.topic, 0, held.earliest, held.end))
+        reader.close()
+        if there < held.end - held.earliest - 5:
+            return
+    raise AssertionError("the broker did not compact the topic within 30 s")
+
+
 def order(number: int, **more: Any) -> bytes:
     """The record of an order, one hour after the one before."""
     return json.dumps(
@@ -61,6 +86,17 @@ def produce(
         producer.produce(source.topic, value, partition=partition, **settings)
         producer.poll(0)
     assert producer.flush(30) == 0
+
+
+def decided(source: Source) -> None:
+    """Wait until no transaction is open: a commit returns before its markers are written."""
+    for _ in range(100):
+        cluster = Cluster()
+        bounds = cluster.bounds(cluster.topics([source.topic]).values())[source.topic]
+        if not any(held.undecided for held in bounds.values()):
+            return
+        time.sleep(0.1)
+    raise AssertionError("a transaction is still open")
 
 
 def job(source: Source, run_id: str = "run", **options: Any) -> Job:

@@ -15,6 +15,7 @@ from small_topic import (
     STEPS,
     apart,
     assert_accounted,
+    decided,
     declare,
     ingest,
     offsets,
@@ -125,10 +126,16 @@ def test_transactions_leave_gaps_that_are_no_loss_and_open_ones_close_no_day(sou
         producer.begin_transaction()
         produce(source, [order(n) for n in numbers], producer=producer)
         producer.commit_transaction() if keep else producer.abort_transaction()
+    decided(source)
     told = ingest(source)
     assert [row["id"] for row in rows(source)] == [f"o{n}" for n in (*range(5), 8, 9)]
     # Twelve records and four markers.
     assert (told["positions"]["0"], told["open_transaction"]) == (16, False)
+    assert told["without_row"] == {"marker": 4, "aborted": 5}
+    assert [(span["start"], span["end"], span["reason"]) for span in ranges(source)[0]["spans"]] == [
+        *((5, 6, "marker"), (6, 9, "aborted"), (9, 10, "marker")),
+        *((12, 13, "marker"), (13, 15, "aborted"), (15, 16, "marker")),
+    ]
     closed = batches.read_up_to(source)
     producer.begin_transaction()
     produce(source, [order(12)], producer=producer)
@@ -137,6 +144,7 @@ def test_transactions_leave_gaps_that_are_no_loss_and_open_ones_close_no_day(sou
     assert (told["good"], told["open_transaction"], told["read_up_to"]) == (1, True, None)
     assert batches.read_up_to(source) == closed
     producer.commit_transaction()
+    decided(source)
     told = ingest(source)
     assert (told["good"], told["open_transaction"]) == (1, False)
     assert batches.read_up_to(source) > closed  # type: ignore[operator]

@@ -12,22 +12,18 @@ from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition  # noqa: TID253
+from confluent_kafka import Consumer, Message  # noqa: TID253
 
-from jobs.errors import RetryError
 from jobs.ingest import holes
 from jobs.ingest.ranges import Done, Range
 from jobs.ingest.writer import Writer
-from jobs.kafka import client_settings, failed
+from jobs.stream import consumer, messages
 
 log = logging.getLogger(__name__)
 
 BLOCK_RECORDS = 50_000
 BLOCK_BYTES = 16 << 20
 """Records are decoded in blocks of at most so many, or so many bytes of values."""
-
-STALLED = 60.0
-"""Seconds without a record or an end after which the broker counts as away."""
 
 TELL = 15.0
 """Seconds between two lines about the progress of one range."""
@@ -82,33 +78,18 @@ class Reader:
 
     @cached_property
     def _committed(self) -> Consumer:
-        return _consumer("read_committed")
+        return consumer("read_committed")
 
     @cached_property
     def _uncommitted(self) -> Consumer:
-        return _consumer("read_uncommitted")
+        return consumer("read_uncommitted")
 
 
-def _consumer(isolation: str) -> Consumer:
-    """A consumer that says where a partition ends, and never jumps."""
-    settings = {
-        "group.id": "penstock-ingest",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "error",
-        "enable.partition.eof": True,
-        "isolation.level": isolation,
-        "fetch.wait.max.ms": 50,
-        "queued.max.messages.kbytes": 32 << 10,
-    }
-    return Consumer(settings | client_settings())
-
-
-def _blocks(consumer: Consumer, work: Range) -> Iterator[list[Message]]:
+def _blocks(reader: Consumer, work: Range) -> Iterator[list[Message]]:
     """The range's records, in blocks. Offsets without one are passed over; the range ends all the same."""
     block: list[Message] = []
     size = 0
-    for some in _messages(consumer, work):
+    for some in messages(reader, work.source.topic, work.partition, work.first, work.end):
         block += some
         size += sum(map(len, some))
         if len(block) >= BLOCK_RECORDS or size >= BLOCK_BYTES:
@@ -116,57 +97,6 @@ def _blocks(consumer: Consumer, work: Range) -> Iterator[list[Message]]:
             block, size = [], 0
     if block:
         yield block
-
-
-def _messages(consumer: Consumer, work: Range) -> Iterator[list[Message]]:
-    """The range's records, as they come."""
-    if not len(work):
-        return
-    try:
-        consumer.assign([TopicPartition(work.source.topic, work.partition, work.first)])
-        position, heard = work.first, time.monotonic()
-        while position < work.end:
-            came = consumer.consume(10_000, timeout=0.2)
-            records = [message for message in came if message.error() is None]
-            if records:
-                position = records[-1].offset() + 1
-                if position > work.end:
-                    records = [message for message in records if message.offset() < work.end]
-                if records:
-                    yield records
-            if len(records) < len(came):
-                position = max(position, _noted(work, came))
-            if came:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > STALLED:
-                raise RetryError(f"{work}: nothing came from Kafka for {STALLED:.0f} s at offset {position}. Try again.")
-    except KafkaException as failure:
-        raise failed(failure) from failure
-
-
-def _noted(work: Range, came: list[Message]) -> int:
-    """What the messages that are no records say: how far the partition is known to hold nothing more. Raises RetryError."""
-    reached = 0
-    for message in came:
-        failure = message.error()
-        if failure is None:
-            continue
-        if failure.code() == KafkaError._PARTITION_EOF:
-            # The last offsets may hold no record at all; the partition's end says that nothing more comes before it.
-            reached = max(reached, message.offset())
-        elif failure.fatal() or failure.code() in _GONE:
-            raise RetryError(f"{work} can't be read any more ({failure.str()}). Run the ingest again: it says what has changed.")
-        else:
-            log.debug("%s: %s", work, failure.str())
-    return reached
-
-
-_GONE = (
-    KafkaError._AUTO_OFFSET_RESET,
-    KafkaError.OFFSET_OUT_OF_RANGE,
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-)
 
 
 def _without(

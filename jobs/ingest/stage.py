@@ -33,6 +33,8 @@ def run(job: Job) -> None:
     try:
         with _engine(wishes.engine) as engine:
             if wishes.continuous:
+                # `penstock maintain` asks how long runs last: of a service its batches count, not its life.
+                job.report["continuous"] = True
                 service.serve(job, wishes, cluster, engine, progress)
             elif wishes.rebuild:
                 for source in job.source:

@@ -13,11 +13,10 @@ from jobs.decode import HEADERS, INSTANT, decode, events_schema
 from jobs.files import Folder, completed, count_days
 from jobs.ingest.holes import Offsets
 from jobs.ingest.ranges import Done, Range
+from jobs.letters import IMPLAUSIBLE
 
 FLUSH_BYTES = 96 << 20
 """Decoded rows are written out beyond this, so a range's length does not show in memory."""
-
-IMPLAUSIBLE = "implausible known time"
 
 _DEAD = {
     "known_time": INSTANT,

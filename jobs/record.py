@@ -96,7 +96,7 @@ def _object(source: Source, text: str) -> _Pairs:
         raise Unfit("nested too deeply")
     text = text.strip(" \t\n\r")
     try:
-        value, end = (_JSON if not source.exact and len(text) < MOST_DIGITS else _EXACT_JSON).scan_once(text, 0)
+        value, end = (_JSON if not source.exact and len(text) < MOST_DIGITS else _EXACT_JSON)(text, 0)
     except (json.JSONDecodeError, StopIteration):
         raise Unfit("not JSON") from None
     except RecursionError:
@@ -132,11 +132,14 @@ def _parse_int(digits: str) -> float:
     return int(digits) if len(digits) < MOST_DIGITS else math.copysign(math.inf, -1 if digits[0] == "-" else 1)
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_Pairs)
-_EXACT_JSON = json.JSONDecoder(object_pairs_hook=_Pairs, parse_int=_parse_int, parse_float=_Float)
+_Scan = Callable[[str, int], tuple[Any, int]]
+_JSON: _Scan = json.JSONDecoder(object_pairs_hook=_Pairs).scan_once  # type: ignore[attr-defined]
+_EXACT_JSON: _Scan = json.JSONDecoder(  # type: ignore[attr-defined]
+    object_pairs_hook=_Pairs, parse_int=_parse_int, parse_float=_Float
+).scan_once
 
 
-_as_text = json.JSONEncoder(ensure_ascii=False).encode
+_as_text: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False).encode  # type: ignore[no-untyped-call]
 
 
 def _has_constant(text: str) -> bool:

@@ -139,7 +139,7 @@ _EXACT_JSON: _Scan = json.JSONDecoder(  # type: ignore[attr-defined]
 ).scan_once
 
 
-_as_text: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False).encode  # type: ignore[no-untyped-call]
+_as_text: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _has_constant(text: str) -> bool:
@@ -180,7 +180,7 @@ def _row(source: Source, values: dict[str, Any]) -> tuple[Any, ...]:
     for field in source.fields:
         value = values.get(field.keys[0]) if len(field.keys) == 1 else _found(field, values)
         if value is not None:
-            row.append(_READERS.get(field.type, _decimal)(field, value))
+            row.append(_READERS.get(field.type, _decimal)(field, value))  # type: ignore[no-untyped-call]
         elif field.required:
             raise Unfit(f"missing required field {field.name}")
         else:

@@ -1,14 +1,15 @@
 """A wrong declaration fails when it is made, with the value, the rule and what is near."""
 
 import dataclasses
-from datetime import timedelta
+import pickle
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pipelines
-from pipelines.declare import Aggregate, Column, Field, Pipeline, Training, days, hours
+from pipelines.declare import Aggregate, Column, Field, Pipeline, Source, Training, days, hours
 
 PIPELINE = pipelines.load("flight_delays")
 
@@ -45,6 +46,31 @@ def named_as_of() -> Pipeline:
     return dataclasses.replace(PIPELINE, dimensions=(dataclasses.replace(facts, name="as", source=source, fields=("of",)),))
 
 
+def sourced(*fields: Field, **values: Any) -> Source:
+    """The spine's source with more fields, or other values."""
+    source = PIPELINE.spine.source
+    return dataclasses.replace(source, fields=(*source.fields, *fields), **values)
+
+
+def test_declared_fields_know_where_they_lie_and_what_they_hold() -> None:
+    assert Field("city").keys == ("city",)
+    assert Field("city", path="customer.address.city").keys == Field("city", path=("customer", "address", "city")).keys
+    assert Field("n", "decimal(12,2)", default="-0.5").digits == (12, 2) and Field("n").digits is None
+    assert Field("n", "decimal(2,2)", default="0.25").default == "0.25"
+    assert Field("n", "timestamp", default=datetime(2013, 1, 1, tzinfo=UTC)).keys == ("n",)
+    source = sourced(Field("price", "decimal(12,2)"), subject="aircraft", retention=days(3), dead_letter_limit=1)
+    assert source.exact and not PIPELINE.spine.source.exact
+    assert (PIPELINE.spine.source.dead_letter_limit, PIPELINE.spine.source.retention) == (0.05, days(7))
+    assert pickle.loads(pickle.dumps(source)) == source and hash(source) == hash(dataclasses.replace(source))
+
+
+def test_a_decimal_is_no_input_of_a_dimension() -> None:
+    facts = PIPELINE.dimensions[0]
+    source = dataclasses.replace(facts.source, fields=(*facts.source.fields, Field("price", "decimal(12,2)")))
+    with pytest.raises(ValueError, match=r"is decimal\(12,2\): only int64 and float64"):
+        dataclasses.replace(facts, source=source, fields=("price",))
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -52,6 +78,43 @@ def named_as_of() -> Pipeline:
         (lambda: Field("n", "int"), "did you mean 'int64'"),
         (lambda: Field("kafka_offset"), "a column that ingest adds"),
         (lambda: Field("n", "timestamp", time_unit="minutes"), "known: iso, s, ms, us, ns"),
+        (lambda: Field("n", "decimal"), r"did you mean 'decimal\(P,S\)'"),
+        (lambda: Field("n", "decimal(P,S)"), "P and S are numbers"),
+        (lambda: Field("n", "decimal(39,2)"), "1 to 38 digits"),
+        (lambda: Field("n", "decimal(0,0)"), "1 to 38 digits"),
+        (lambda: Field("n", "decimal(2,3)"), "no more decimals than digits"),
+        (lambda: Field("n", "decimal(5, 2)"), r"known: string, .*decimal\(P,S\)"),
+        (lambda: Field("n", path="a..b"), "it takes keys of letters"),
+        (lambda: Field("n", path=""), "it takes keys of letters"),
+        (lambda: Field("n", path=()), "it takes keys of letters"),
+        (lambda: Field("n", path=("a.b",)), "it takes keys of letters"),
+        (lambda: Field("n", path='a"b'), "it takes keys of letters"),
+        (lambda: Field("n", required=True, default="x"), "so it has no effect"),
+        (lambda: Field("n", default=1), "a field of type string takes a str"),
+        (lambda: Field("n", "int64", default=True), "takes an int"),
+        (lambda: Field("n", "int64", default=1.0), "takes an int"),
+        (lambda: Field("n", "int64", default=2**63), "at most 64 bits"),
+        (lambda: Field("n", "float64", default=float("nan")), "takes a finite number"),
+        (lambda: Field("n", "float64", default=False), "takes a finite number"),
+        (lambda: Field("n", "bool", default=0), "takes True or False"),
+        (lambda: Field("n", "timestamp", default=datetime(2013, 1, 1)), "takes an aware datetime"),
+        (lambda: Field("n", "timestamp", default="2013-01-01T00:00:00Z"), "takes an aware datetime"),
+        (lambda: Field("n", "decimal(4,2)", default=1.5), "the number as a str"),
+        (lambda: Field("n", "decimal(4,2)", default="1.555"), "at most 2 digits before the point and 2 behind"),
+        (lambda: Field("n", "decimal(4,2)", default="100"), "at most 2 digits before the point"),
+        (lambda: Field("n", "decimal(2,2)", default="1.5"), "at most 0 digits before the point"),
+        (lambda: Field("n", "decimal(4,0)", default="1.5"), "0 behind"),
+        (lambda: sourced(Field("a", path="x"), Field("b", path="x.y")), "where field 'a' is"),
+        (lambda: sourced(Field("a", path="x.y"), Field("b", path="x.y")), "a value is read once"),
+        (lambda: sourced(format="protobuf"), "known: json, avro"),
+        (lambda: sourced(avro_schema="{}"), "has no effect with format='json'"),
+        (lambda: sourced(format="avro", avro_schema="record"), "is not JSON"),
+        (lambda: sourced(format="avro", avro_schema='"string"'), "is no record"),
+        (lambda: sourced(dead_letter_limit=0), "1 turns it off"),
+        (lambda: sourced(dead_letter_limit=1.1), "at most 1"),
+        (lambda: sourced(dead_letter_limit=float("nan")), "greater than 0"),
+        (lambda: sourced(retention=hours(1)), "whole days"),
+        (lambda: sourced(subject="aircaft"), "did you mean 'aircraft'"),
         (lambda: Column("hour", sql="hour(x)"), "its type must be said"),
         (lambda: Aggregate("n", "median", "x"), "known: count, sum, mean, rate"),
         (lambda: Aggregate("n", "count", "x"), "count takes no expression"),

@@ -46,7 +46,8 @@ def column_of(declared: Field, found: list[Any]) -> Column:
     """The column of what msgspec found for the field in each record, None where it found nothing."""
     fits = quoted = None
     if declared.digits is not None:
-        texts = pa.array([None if value is None else bytes(value) for value in found], pa.binary()).cast(pa.string())
+        # What is no UTF-8 matches no pattern, and its record is read strictly anyhow.
+        texts = pa.array([None if value is None else bytes(value) for value in found], pa.binary()).cast(pa.string(), safe=False)
         present, quoted = texts.is_valid(), pc.fill_null(pc.starts_with(texts, '"'), False)
         values, fits = _decimals(declared.digits, texts)
     elif declared.type != "timestamp":

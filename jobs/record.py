@@ -263,7 +263,7 @@ def _iso(field: Field, value: Any) -> int:
 
 
 def _decimal(field: Field, value: Any) -> Decimal:
-    """The number, exact, without zeros at its end. A text must be a number as JSON writes it."""
+    """The number, exact. A text must be a number as JSON writes it; zeros at the end of decimals do not count."""
     assert field.digits is not None
     precision, scale = field.digits
     if isinstance(value, str):
@@ -285,6 +285,8 @@ def _decimal(field: Field, value: Any) -> Decimal:
             return Decimal(0)
         raise Unfit(f"{_decimals(scale) if power.startswith('-') else 'decimal out of range'} in field {field.name}") from None
     assert isinstance(exponent, int)  # No text of ours and no Avro decimal is infinite.
+    if exponent >= -scale and len(digits) + exponent <= precision - scale:
+        return Decimal(value)
     text = "".join(map(str, digits)).lstrip("0")
     kept = text.rstrip("0")
     exponent += len(text) - len(kept)

@@ -36,7 +36,13 @@ def schema(number: int) -> str | None:
 
     Raises RetryError where the registry is away, UsageError where the address, the identity or the schema's kind is wrong.
     """
-    url = os.environ.get(_URL)
+    url = _checked(os.environ.get(_URL))
+    # Garbage in a record's first bytes names numbers that no registry gives.
+    return _fetched(url, number) if number <= _LARGEST else None
+
+
+@lru_cache(maxsize=1)
+def _checked(url: str | None) -> str:
     if not url:
         raise UsageError(f"{_URL} is not set: it names the schema registry that Avro records refer to, as http://host:port.")
     parts = urlsplit(url)
@@ -46,8 +52,7 @@ def schema(number: int) -> str | None:
         raise UsageError(
             f"{_URL} holds a user or a password: set {_USERNAME} and {_PASSWORD} for them, and only the address here."
         )
-    # Garbage in a record's first bytes names numbers that no registry gives.
-    return _fetched(url.rstrip("/"), number) if number <= _LARGEST else None
+    return url.rstrip("/")
 
 
 @lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jobs import record
@@ -208,6 +208,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 @MODEST
+@example([GOOD % b"a" + b" " * 300, (GOOD % b"b").replace(b"9.99", b"1e2"), (GOOD % b"c").replace(b"9.99", b'"12.50"')])
 @given(st.lists(OBJECTS, max_size=6))
 def test_objects_are_read_as_one_by_one(values: list[bytes]) -> None:
     for source in (SOURCE, ONE_LEVEL):
@@ -215,6 +216,7 @@ def test_objects_are_read_as_one_by_one(values: list[bytes]) -> None:
 
 
 @MODEST
+@example([GOOD[:-1] % b"a" + b',"total":{"\xff":1}}'])
 @given(st.lists(st.none() | st.binary(max_size=40) | mutated(), max_size=6))
 def test_any_bytes_are_read_as_one_by_one(values: list[bytes | None]) -> None:
     for source in (SOURCE, ONE_LEVEL):

@@ -12,6 +12,7 @@ import traceback
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import jobs
 import pipelines
@@ -122,22 +123,45 @@ def _parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    groups: dict[str, Any] = {}
     for command in commands.values():
-        sub = subparsers.add_parser(command.name, help=command.help, description=command.help)
-        if command.subject == "pipeline":
-            sub.add_argument("subject", metavar="PIPELINE", help="a pipeline's name; `penstock pipelines` lists them")
-        elif command.subject == "source":
-            sub.add_argument("subject", metavar="SOURCE", help="a source's name, or a pipeline's for all of its sources")
-        if command.interval:
-            sub.add_argument("--from", dest="first", metavar="DAY", help="the first day, in UTC, for example 2013-04-01")
-            sub.add_argument("--to", dest="last", metavar="DAY", help="the last day; it is included")
-        sub.add_argument(
-            "--run-id", default=uuid.uuid4().hex[:12], help="names this run in commits and reports; the same for each retry"
-        )
-        sub.add_argument("--report", type=Path, metavar="FILE", help="write the run report here too, as JSON")
-        sub.add_argument("--json", action="store_true", help="print the run report, as JSON, to the standard output")
-        command.arguments(sub)
+        group, _, action = command.name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = _group(subparsers, group, commands)
+        place = groups[group] if group else subparsers
+        _fill(place.add_parser(action, help=command.help, description=command.help), command)
     return parser
+
+
+def _group(subparsers: Any, group: str, commands: dict[str, Command]) -> Any:
+    """The place for the commands whose names begin with the same word, `penstock GROUP ACTION`."""
+    actions = [name.rpartition(" ")[2] for name in commands if name.startswith(f"{group} ")]
+    sub = subparsers.add_parser(
+        group,
+        help=f"{', '.join(actions)}: see `penstock {group} --help`",
+        description=f"`penstock {group} ACTION --help` explains the arguments of an action.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return sub.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+
+def _fill(sub: argparse.ArgumentParser, command: Command) -> None:
+    """What each command takes, and what it takes for itself."""
+    sub.set_defaults(command=command.name)
+    if command.subject == "pipeline":
+        sub.add_argument("subject", metavar="PIPELINE", help="a pipeline's name; `penstock pipelines` lists them")
+    elif command.subject == "source":
+        sub.add_argument("subject", metavar="SOURCE", help="a source's name, or a pipeline's for all of its sources")
+    if command.interval:
+        sub.add_argument("--from", dest="first", metavar="DAY", help="the first day, in UTC, for example 2013-04-01")
+        sub.add_argument("--to", dest="last", metavar="DAY", help="the last day; it is included")
+    sub.add_argument(
+        "--run-id", default=uuid.uuid4().hex[:12], help="names this run in commits and reports; the same for each retry"
+    )
+    sub.add_argument("--report", type=Path, metavar="FILE", help="write the run report here too, as JSON")
+    sub.add_argument("--json", action="store_true", help="print the run report, as JSON, to the standard output")
+    command.arguments(sub)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -4,6 +4,7 @@ changed."""
 import logging
 
 from deltalake import DeltaTable, Schema
+from deltalake import Field as DeltaField
 from deltalake.exceptions import DeltaError
 
 from jobs import batches, lake
@@ -33,7 +34,8 @@ def table(source: Source) -> DeltaTable:
     return _widened(source, held)
 
 
-def _widened(source: Source, held: DeltaTable) -> DeltaTable:
+def missing(source: Source, held: DeltaTable) -> list[DeltaField]:
+    """The declared columns that the table has not got yet. Raises UsageError for a field that changed its meaning."""
     declared = {one.name: one for one in Schema.from_arrow(events_schema(source)).fields}
     present = {one.name: one for one in held.schema().fields}
     for name, column in declared.items():
@@ -43,12 +45,16 @@ def _widened(source: Source, held: DeltaTable) -> DeltaTable:
                 f"but its table holds {present[name].type}: "
                 "a field can't change its meaning. Give the field, or the source, a new name."
             )
-    missing = [column for name, column in declared.items() if name not in present]
-    if not missing:
+    return [column for name, column in declared.items() if name not in present]
+
+
+def _widened(source: Source, held: DeltaTable) -> DeltaTable:
+    new = missing(source, held)
+    if not new:
         return held
-    log.info("%s: new columns %s", source.name, ", ".join(column.name for column in missing))
+    log.info("%s: new columns %s", source.name, ", ".join(column.name for column in new))
     try:
-        held.alter.add_columns(missing)
+        held.alter.add_columns(new)
     except DeltaError as failure:
         raise RetryError(f"the new columns of {source.name} could not be added ({failure}). Try again.") from failure
     widened = lake.load(batches.events_uri(source))

@@ -83,6 +83,22 @@ def computed(pipeline: Pipeline, stage: str, interval: Interval) -> set[date]:
     return set(found.column("day").to_pylist())
 
 
+def inputs(pipeline: Pipeline, stages: str, interval: Interval | None = None) -> dict[date, dict[str, Any]]:
+    """What the newest output of each day was computed from, by whatever code, of the stages whose names begin with `stages`.
+
+    None for the interval looks at all days.
+    """
+    table = lake.load(lake.uri(pipeline.name, "ledger"))
+    if table is None:
+        return {}
+    days = "true" if interval is None else f"day >= date '{interval.start}' and day < date '{interval.end}'"
+    found = lake.query(
+        table,
+        f"select day, inputs from t where starts_with(stage, '{stages}') and status = 'done' and {days} order by recorded_at",
+    )
+    return {row["day"]: json.loads(row["inputs"]) for row in found.to_pylist()}
+
+
 @functools.cache
 def fingerprint() -> str:
     """A digest of the code that computes: every Python file of `jobs` and `pipelines`. Same digest, same results."""

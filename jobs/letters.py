@@ -2,19 +2,26 @@
 
 Judged for each known day, the day on which the records reached Kafka, from the account of all commits: what was read, what a
 replay made good, what was erased, what somebody acknowledged. Tombstones say that a key is gone; they are kept, but never judged.
+
+An acknowledgement is about the letters that lay there when somebody looked. One of them that is replayed later takes its
+acknowledgement along: the replay's note says so. So letters that come after it count again.
 """
 
 import json
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
+from typing import Any
 
-from jobs import batches
+from jobs import account, batches, lake
 from jobs.errors import DataError
 from jobs.interval import Interval
 from jobs.record import TOMBSTONE
 from pipelines.declare import Pipeline, Source
+
+IMPLAUSIBLE = "implausible known time"
+"""The reason of a record whose value may fit, but whose known time can't be."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -24,57 +31,96 @@ class KnownDay:
     source: Source
     day: date
     good: int = 0
-    dead: int = 0
-    """Dead letters that are still dead, without tombstones."""
-    acknowledged: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Letters that are still dead by reason, without tombstones."""
+    accepted: Counter[str] = field(default_factory=Counter)
+    """Those of them that somebody acknowledged."""
+
+    @property
+    def dead(self) -> int:
+        """Letters that are still dead, without tombstones."""
+        return self.reasons.total()
+
+    @property
+    def acknowledged(self) -> int:
+        """Those of them that somebody acknowledged."""
+        return self.accepted.total()
+
+    @property
+    def open(self) -> Counter[str]:
+        """Those that nobody acknowledged, by reason."""
+        return self.reasons - self.accepted
 
     @property
     def share(self) -> float:
         """The share of dead letters that nobody acknowledged."""
-        open_ = max(0, self.dead - self.acknowledged)
-        return open_ / max(1, self.good + self.dead)
+        return self.open.total() / max(1, self.good + self.dead)
+
+    @property
+    def over(self) -> bool:
+        """Whether that is more than the source declares."""
+        return self.share > self.source.dead_letter_limit
 
     def __str__(self) -> str:
         return (
-            f"{self.source.name}, {self.day}: {self.dead - self.acknowledged:,} of {self.good + self.dead:,} records "
-            "are dead letters "
+            f"{self.source.name}, {self.day}: {self.open.total():,} of {self.good + self.dead:,} records are dead letters "
             f"({self.share:.1%}; at most {self.source.dead_letter_limit:.1%} is declared)"
         )
 
 
-def by_known_day(source: Source) -> dict[date, KnownDay]:
-    """What is known of each day, from the account as it is settled."""
+_SIGNS = {"ingest": (1, 1), "rebuild": (1, 1), "replay": (1, -1), "erase": (-1, -1), "acknowledge": (0, 0)}
+"""What a commit of each kind does to the good rows and to the dead letters of a day."""
+
+
+def by_known_day(source: Source, *, version: int | None = None) -> dict[date, KnownDay]:
+    """What is known of each day, from the account as it is settled: as it stands, or stood at a version of the events."""
     days: dict[date, KnownDay] = {}
 
     def of(text: str) -> KnownDay:
         day = date.fromisoformat(text)
         return days.setdefault(day, KnownDay(source=source, day=day))
 
-    for row in batches.ranges(source, where="counts <> '[]' or dead_counts <> '[]'").to_pylist():
+    columns = "kind, batch, version, kafka_partition, start_offset, counts, dead_counts, note"
+    where = "(counts <> '[]' or dead_counts <> '[]')" + ("" if version is None else f" and version <= {version}")
+    noted: set[str] = set()
+    for row in batches.ranges(source, columns, where).to_pylist():
         good, dead = _SIGNS[row["kind"]]
         for _, known, rows in json.loads(row["counts"]):
             of(known).good += good * rows
         for known, reason, rows in json.loads(row["dead_counts"]):
             if reason == TOMBSTONE:
                 continue
+            held = of(known)
+            held.reasons[reason] += dead * rows
             if row["kind"] == "acknowledge":
-                of(known).acknowledged += rows
-            else:
-                of(known).dead += dead * rows
+                held.accepted[reason] += rows
+        # The note is the commit's: each of its rows repeats it.
+        if row["kind"] in ("replay", "erase") and row["batch"] not in noted:
+            noted.add(row["batch"])
+            for known, reason, rows in json.loads(row["note"] or "{}").get(ACKNOWLEDGED, ()):
+                of(known).accepted[reason] -= rows
     return days
 
 
-_SIGNS: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-_SIGNS |= {"ingest": (1, 1), "rebuild": (1, 1), "replay": (1, -1), "erase": (-1, -1)}
-"""What a commit of each kind does to the good rows and to the dead letters of a day."""
+ACKNOWLEDGED = "acknowledged"
+"""In the note of a replay or an erase: which of its letters were acknowledged, [[known day, reason, rows], ...]."""
+
+
+def acknowledgements(source: Source) -> dict[date, int]:
+    """The events table's version at which each acknowledged day was last looked at: letters of later commits are not meant."""
+    found: dict[date, int] = {}
+    columns = "note, version, kafka_partition, start_offset"
+    for row in batches.ranges(source, columns, "kind = 'acknowledge'").to_pylist():
+        note: dict[str, Any] = json.loads(row["note"])
+        for day in note["days"]:
+            found[date.fromisoformat(day)] = note["version"]
+    return found
 
 
 def over_limit(source: Source, days: Iterable[date]) -> list[KnownDay]:
     """Those of the days whose share of dead letters is above what the source declares, in order."""
     wanted = set(days)
-    return [
-        known for day, known in sorted(by_known_day(source).items()) if day in wanted and known.share > source.dead_letter_limit
-    ]
+    return [known for day, known in sorted(by_known_day(source).items()) if day in wanted and known.over]
 
 
 def require(sources: Iterable[Source], days: Iterable[date], what: str) -> None:
@@ -94,4 +140,8 @@ def require(sources: Iterable[Source], days: Iterable[date], what: str) -> None:
 
 def require_usable(pipeline: Pipeline, interval: Interval) -> None:
     """Raise DataError where features of the interval would rest on a day with too many dead letters."""
+    for source in pipeline.sources:
+        # An ingest that was killed may have left its account to whoever comes next.
+        if lake.load(batches.events_uri(source)) is not None:
+            account.settle(source)
     require(pipeline.sources, interval.days(), f"the features of {interval} are refused")

@@ -22,7 +22,8 @@ def keep(report: dict[str, Any]) -> None:
     """Write the report to the lake."""
     text = dumps(report)
     root = settings.endpoint("PENSTOCK_LAKE").rstrip("/")
-    name = f"reports/{report['subject'] or 'none'}/{report['command']}/{_safe(report['started'])}-{_safe(report['run_id'])}.json"
+    folder = f"reports/{report['subject'] or 'none'}/{_safe(report['command'])}"
+    name = f"{folder}/{_safe(report['started'])}-{_safe(report['run_id'])}.json"
     if "://" not in root:
         path = Path(root) / name
         path.parent.mkdir(parents=True, exist_ok=True)

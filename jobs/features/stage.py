@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
-from jobs import batches, ledger
+from jobs import batches, ledger, letters
 from jobs.command import Job
 from jobs.features.plan import Plan, plan
 from jobs.features.spine import within
@@ -29,10 +29,12 @@ WRITERS = 3
 def run(job: Job) -> None:
     """Compute and write the interval. The report says the versions read, the rows by table and the seconds by step.
 
-    Raises RetryError for an open day or a day that a neighbour wrote, UsageError for a declaration that can't be computed.
+    Raises RetryError for an open day or a day that a neighbour wrote, DataError for one with too many dead letters, UsageError
+    for a declaration that can't be computed.
     """
     assert job.pipeline is not None and job.interval is not None
     batches.require_closed(job.pipeline, job.interval)
+    letters.require_usable(job.pipeline, job.interval)
     inputs = batches.snapshot(job.pipeline)
     job.report.update(inputs=inputs, tables={}, seconds_of={})
     clock = time.monotonic()

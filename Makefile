@@ -4,10 +4,10 @@
 BIN := .venv/bin
 UV := .penstock/bootstrap/bin/uv
 
-.PHONY: help setup setup-services lock up down demo check format test clean
+.PHONY: help setup setup-services lock up down demo check format test bench-ingest clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: ## the environment from its locks, and the JVM's jars: minutes once, then nothing
 	@bin/setup
@@ -39,6 +39,9 @@ format: setup ## rewrite the files as `make check` wants them
 
 test: setup ## all tests, with real services that they start themselves
 	$(BIN)/pytest
+
+bench-ingest: setup-services ## what the ingest promises, measured on this machine: half an hour on two quiet cores
+	$(BIN)/python -m benchmarks.ingest
 
 clean: ## stop the services, then delete the environment and all local data (the cache of jars stays)
 	@if [ -x $(BIN)/penstock ]; then $(BIN)/penstock down; fi

@@ -1,0 +1,472 @@
+"""A person's records go for good: from events, dead letters, what is derived and the old files, and nothing else does."""
+
+import base64
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+import uuid
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import small_models
+import small_topic
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+
+import pipelines
+from jobs import account, batches, contract, lake, letters, registry
+from jobs.account import Account, Partition
+from jobs.audit import stage as audit
+from jobs.command import Job
+from jobs.commit import commit
+from jobs.decode import events_schema
+from jobs.erase import events, rewriting, stage
+from jobs.erase.person import Person
+from jobs.errors import RetryError, UsageError
+from jobs.files import Folder, count_days
+from jobs.maintain import tables as upkeep
+from pipelines.declare import Aggregate, FeatureSet, Field, Label, Pipeline, Source, Spine, days, hours
+
+KEY = "alice@example.org"
+OTHERS = ("malice@example.org", "alice@example.organic", "bob")
+FIELDS = (*small_topic.FIELDS, Field("customer"))
+DAY = date(2013, 4, 1)
+
+
+def erase(source: Source, key: str = KEY, **options: Any) -> dict[str, Any]:
+    """Run the stage. Returns the report."""
+    settings = {"subject": source.name, "key": key, "dry_run": False, "json": True} | options
+    job = Job(command="erase", options=Namespace(**settings), run_id="erasure", source=(source,))
+    stage.run(job)
+    return job.report
+
+
+def traces(key: str = KEY) -> list[str]:
+    """The files of the lake that tell of the person: Parquet files by their values, all others by their bytes."""
+    found = []
+    for path in Path(lake.uri()).rglob("*"):
+        if not path.is_file():
+            continue
+        text = repr(pq.read_table(path, partitioning=None).to_pylist()) if path.suffix == ".parquet" else path.read_text()
+        if any(word == key for word in text.replace("'", " ").replace('"', " ").replace("\\", " ").split()):
+            found.append(str(path))
+    return found
+
+
+# Against a broker.
+
+
+def fill(source: Source) -> None:
+    """Orders and dead letters of several people, over two partitions, in several small files."""
+    small_topic.produce(source, [small_topic.order(n, customer=(KEY, *OTHERS)[n % 4]) for n in range(8)])
+    small_topic.ingest(source)
+    broken = [
+        b"%s bought something" % KEY.encode(),
+        b"malice@example.org bought something",
+        json.dumps({"id": "o1", "customer": KEY, "at": "never"}).encode().replace(b"alice", b"\\u0061lice"),
+        small_topic.order(9, customer="bob", at=None),
+    ]
+    small_topic.produce(source, broken, 1)
+    small_topic.produce(source, [None], 1, key=KEY.encode())
+    small_topic.produce(source, [b"{"], 1, headers=[("who", KEY.encode())])
+    small_topic.ingest(source)
+    small_topic.produce(source, [small_topic.order(n, customer=KEY) for n in range(10, 13)], 1)
+    small_topic.ingest(source)
+
+
+@pytest.mark.kafka
+def test_a_person_goes_and_a_rebuild_does_not_bring_them_back(source: Source) -> None:
+    source = replace(source, fields=FIELDS, subject="customer")
+    fill(source)
+    upkeep.compact(upkeep.Kept(uri=batches.events_uri(source), retention=source.retention), dry_run=False)
+    planned = erase(source, dry_run=True)["tables"][f"events/{source.name}"]
+    assert planned == {"good": 5, "dead": 4, "old_files": 2} and traces()
+    assert erase(source)["tables"][f"events/{source.name}"] == {
+        "good": 5,
+        "dead": 4,
+        "commits": 1,
+        "files_deleted": 4,
+        "files_uncommitted": 0,
+    }
+    left = [(0, n) for n in range(8) if n % 4] + [(1, 1), (1, 3)]
+    assert small_topic.offsets(source) == left
+    assert {row["customer"] for row in small_topic.rows(source, where="rejected_reason is null")} == set(OTHERS)
+    assert traces() == []
+    (first, second) = [row for row in small_topic.ranges(source) if row["kind"] == "erase"]
+    assert [(span["start"], span["end"], span["reason"]) for span in first["spans"]] == [(0, 1, "erased"), (4, 5, "erased")]
+    assert [(span["start"], span["end"]) for span in second["spans"]] == [(0, 1), (2, 3), (4, 9)]
+    assert (second["good"], second["dead"], second["start_offset"], second["end_offset"]) == (3, 4, 0, 0)
+    known = letters.by_known_day(source)
+    assert {day: (each.good, each.dead) for day, each in known.items()} == {DAY: (6, 2)}
+
+    assert_audited(source)
+
+    # The ingest goes on, and a rebuild reads what Kafka still has without the person.
+    small_topic.produce(source, [small_topic.order(20, customer="carol")], 1)
+    assert small_topic.ingest(source)["good"] == 1
+    small_topic.ingest(source, rebuild=True)
+    assert small_topic.offsets(source) == [*left, (1, 9)]
+    assert small_topic.spans(source) == {"erased": 18}
+    small_topic.assert_accounted(source)
+    small_topic.ingest(source, rebuild=True)
+    assert small_topic.offsets(source) == [*left, (1, 9)]
+    small_topic.assert_accounted(source)
+    assert traces() == [] and erase(source)["tables"][f"events/{source.name}"]["commits"] == 0
+    assert_audited(source)
+
+
+def assert_audited(source: Source) -> None:
+    audit.run(Job(command="audit", options=Namespace(json=True), run_id="audit", source=(source,)))
+
+
+# Without a broker: batches as an ingest commits them.
+
+PEOPLE = small_topic.declare("orders", fields=FIELDS, subject="customer")
+
+
+def pipeline() -> Pipeline:
+    return replace(
+        small_models.PIPELINE,
+        name="erased",
+        spine=Spine(source=PEOPLE, key="id", at="at", before=hours(1), columns=()),
+        features=(
+            FeatureSet(
+                name="buyer", source=PEOPLE, entity=("customer",), windows=(days(7),), aggregates=(Aggregate("orders", "count"),)
+            ),
+        ),
+        label=Label(source=PEOPLE, key="id", of="cents > 0", horizon=days(1)),
+    )
+
+
+@pytest.fixture
+def people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """The source of orders, read by one pipeline; no registry."""
+    monkeypatch.setenv("PENSTOCK_LAKE", str(tmp_path / "lake"))
+    monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(pipelines, "load_all", lambda: ({"erased": pipeline()}, {}))
+    return PEOPLE
+
+
+def read_in(source: Source, people: Sequence[str | bytes], *, start: int = 0, kind: Any = "ingest") -> str:
+    """Commit what an ingest would have read: an order of each person, a dead letter for each of the bytes. Returns its name."""
+    table, batch = contract.table(source), uuid.uuid4().hex[:16]
+    rows = []
+    for offset, who in enumerate(people, start):
+        moment = small_topic.MORNING + timedelta(hours=offset)
+        row = {"known_time": moment, "topic": source.topic, "topic_epoch": 0, "kafka_partition": 0, "kafka_offset": offset}
+        if isinstance(who, bytes):
+            row |= {"rejected_reason": "not JSON", "raw_value": who}
+        else:
+            row |= {"id": f"o{offset}", "at": moment, "event_time": moment, "event_date": moment.date(), "customer": who}
+        rows.append(row | {"batch": batch})
+    told = pa.Table.from_pylist(rows, schema=events_schema(source))
+    dead = sum(isinstance(who, bytes) for who in people)
+    good = told.filter(pa.compute.is_valid(told.column("event_date")))
+    one = Partition(partition=0, start=start, end=start + len(people), good=len(people) - dead, dead=dead)
+    one.counts += count_days(good)
+    moved = {batches.position_id(source, 0, 0): start + len(people), batches.epoch_id(source): 0}
+    if kind == "ingest":
+        one.dead_counts = Counter({(DAY, "not JSON"): dead}) if dead else Counter()
+    else:
+        one.spans = [(start, start + len(people), "replayed")]
+        one.dead_counts = Counter({(DAY, "not JSON"): one.good})
+        one.start = one.end = 0
+        moved = {batches.REWRITE: (table.transaction_version(batches.REWRITE) or 0) + 1}
+    made = Account(kind=kind, batch=batch, run_id="r", topic=source.topic, topic_id="T", epoch=0, partitions=[one])
+    assert commit(source, table, Folder(batches.events_uri(source)).write(told, prefix=batch), made, moved)
+    account.settle(source)
+    return batch
+
+
+def derive(keys: dict[str, str]) -> None:
+    """What features and scoring would have written of these orders, twice over."""
+    moment = small_topic.MORNING
+    by_person = {"customer": sorted(set(keys.values())), "buyer_orders_7d": [1] * len(set(keys.values()))}
+    by_key = {"key": sorted(keys), "as_of": pa.array([moment] * len(keys), lake.INSTANT), "x": [0.5] * len(keys)}
+    for _ in range(2):
+        for name, columns, day in (
+            ("features_buyer", by_person, "event_date"),
+            ("examples", by_key, "as_of_date"),
+            ("labels", by_key, "mature_date"),
+            ("predictions", by_key, "as_of_date"),
+        ):
+            rows = pa.table(columns | {day: [DAY] * len(next(iter(columns.values())))})
+            lake.replace(lake.uri("erased", name), rows, where=f"{day} = '{DAY}'", partition_by=[day])
+
+
+def held(name: str, column: str) -> list[str]:
+    return lake.query(DeltaTable(lake.uri("erased", name)), f"select {column} from t order by 1").column(0).to_pylist()  # type: ignore[no-any-return]
+
+
+def assert_gone(source: Source) -> None:
+    """Nothing of the person is left, and all of the others."""
+    assert [row["customer"] for row in small_topic.rows(source, "customer", "rejected_reason is null")] == ["bob", "bob"]
+    assert held("features_buyer", "customer") == ["bob"]
+    for name in ("examples", "labels", "predictions"):
+        assert held(name, "key") == ["o1", "o4"]
+    # Of what is derived, the commits that the test made name the person by their statistics; ours don't.
+    assert [trace for trace in traces() if not trace.endswith(".json") or "events" in trace or "ranges" in trace] == []
+    assert [trace for key in ("o0", "o2") for trace in traces(key) if trace.endswith(".parquet")] == []
+    erased = [row for row in small_topic.ranges(source) if row["kind"] == "erase"]
+    assert sorted(n for row in erased for span in row["spans"] for n in range(span["start"], span["end"])) == [0, 2, 3]
+    assert (sum(row["good"] for row in erased), sum(row["dead"] for row in erased)) == (2, 1)
+
+
+def test_what_is_derived_goes_and_the_logs_say_nothing_of_it(people: Source) -> None:
+    read_in(people, [KEY, "bob", KEY, KEY.encode(), "bob"])
+    derive({"o0": KEY, "o1": "bob", "o2": KEY, "o4": "bob"})
+    logs = {path: path.read_text() for path in Path(lake.uri()).rglob("_delta_log/*.json")}
+    planned = erase(people, dry_run=True)["tables"]
+    assert planned["erased/features_buyer"] == {"rows": 1, "old_files": 1}
+    assert planned["erased/examples"] == {"rows": 2, "old_files": 1}
+    assert all(path.read_text() == text for path, text in logs.items())
+    report = erase(people)
+    assert_gone(people)
+    assert report["tables"]["erased/labels"] == {
+        "rows": 2,
+        "commits": 1,
+        "files_deleted": 2,
+        "files_uncommitted": 0,
+        "commits_that_name_them": 2,
+    }
+    assert report["registry"].startswith("could not be asked: MLFLOW_TRACKING_URI is not set")
+    new = set(Path(lake.uri()).rglob("_delta_log/*.json")) - logs.keys()
+    assert len(new) == 6, "one commit on each table, and the account's"
+    for path in new:
+        assert KEY not in path.read_text() and '"o0"' not in path.read_text().replace("\\", "")
+    assert KEY not in json.dumps(report, default=str)
+    assert DeltaTable(batches.events_uri(people)).transaction_version(batches.REWRITE) == 1
+
+
+STEPS = ("planned", "committing", "committed", "settled", "deriving", "derived", "deleting", "deleted")
+
+_APART = """
+import base64, os, pickle, signal, sys
+from argparse import Namespace
+import pipelines
+from jobs import account
+from jobs.command import Job
+from jobs.erase import derived, events, leftovers, rewriting, stage
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def after(owner, name):
+    whole = getattr(owner, name)
+    def first(*arguments, **options):
+        whole(*arguments, **options)
+        die()
+    setattr(owner, name, first)
+
+match sys.argv[2]:
+    case "planned":
+        events.erase = die
+    case "committing":
+        rewriting.DeltaTable.create_write_transaction = die
+    case "committed":
+        after(rewriting, "swap")
+    case "settled":
+        after(events, "erase")
+    case "deriving":
+        derived.erase = die
+    case "derived":
+        after(derived, "erase")
+    case "deleting":
+        leftovers.delete = die
+    case "deleted":
+        after(leftovers, "delete")
+source, made, options = pickle.loads(base64.b64decode(sys.argv[1]))
+pipelines.load_all = lambda: ({made.name: made}, {})
+stage.run(Job(command="erase", options=Namespace(**options), run_id="apart", source=(source,)))
+"""
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_an_erasure_killed_at_any_step_is_completed_by_the_next(people: Source, step: str) -> None:
+    read_in(people, [KEY, "bob", KEY, KEY.encode(), "bob"])
+    derive({"o0": KEY, "o1": "bob", "o2": KEY, "o4": "bob"})
+    options = {"subject": people.name, "key": KEY, "dry_run": False, "json": True}
+    told = base64.b64encode(pickle.dumps((people, pipeline(), options))).decode()
+    assert subprocess.run([sys.executable, "-c", _APART, told, step], timeout=60).returncode == -9
+    erase(people)
+    assert_gone(people)
+
+
+def test_a_neighbours_commit_makes_the_erasure_plan_again(people: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_in(people, [KEY, "bob"])
+    swap, late = rewriting.swap, iter(((KEY,), ("bob",)))
+
+    def beside_an_ingest(*arguments: Any, **options: Any) -> None:
+        if (more := next(late, None)) is not None:
+            read_in(people, more, start=len(small_topic.rows(people)))
+        swap(*arguments, **options)
+
+    monkeypatch.setattr(rewriting, "swap", beside_an_ingest)
+    report = erase(people)["tables"][f"events/{people.name}"]
+    assert (report["good"], report["commits"]) == (2, 1)
+    assert small_topic.offsets(people) == [(0, 1), (0, 3)] and traces() == []
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise CommitFailedError("a neighbour")
+
+    monkeypatch.setattr(rewriting, "swap", lost)
+    with pytest.raises(RetryError, match="lost to other writers 10 times"):
+        erase(people, "bob")
+
+
+def test_a_lost_answer_is_looked_up(people: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_in(people, [KEY, "bob"])
+    swap = rewriting.swap
+
+    def unanswered(*arguments: Any, **options: Any) -> None:
+        swap(*arguments, **options)
+        raise OSError("the answer was lost")
+
+    monkeypatch.setattr(rewriting, "swap", unanswered)
+    report = erase(people)["tables"][f"events/{people.name}"]
+    assert (report["good"], report["commits"]) == (1, 1) and small_topic.offsets(people) == [(0, 1)]
+
+
+def test_a_replayed_letter_goes_with_its_event_and_counts_once(people: Source) -> None:
+    """Also where only one of the two names the person."""
+    read_in(people, [b"somebody", KEY.encode(), b"nobody", KEY.encode()])
+    moment = {"by": "b", "reason": "r", "days": [str(DAY)], "version": small_topic.version(people)}
+    seen = Partition(partition=None, dead_counts=Counter({(DAY, "not JSON"): 4}))
+    made = Account(
+        kind="acknowledge", batch="ack", run_id="r", topic=people.topic, topic_id="T", epoch=0, partitions=[seen], note=moment
+    )
+    assert commit(people, contract.table(people), [], made, {batches.REWRITE: 1})
+    account.settle(people)
+    read_in(people, [KEY, "bob"], kind="replay")
+    report = erase(people)["tables"][f"events/{people.name}"]
+    # The letters 0 and 1 were replayed, 3 was not.
+    assert (report["good"], report["dead"]) == (2, 3)
+    assert small_topic.offsets(people) == [(0, 2)] and traces() == []
+    (row,) = [row for row in small_topic.ranges(people) if row["kind"] == "erase"]
+    assert json.loads(row["dead_counts"]) == [[str(DAY), "not JSON", 1]] and len(row["spans"]) == 2
+    assert json.loads(row["note"]) == {letters.ACKNOWLEDGED: [[str(DAY), "not JSON", 1]]}
+
+
+def test_files_that_nobody_committed_stay_while_somebody_may(people: Source) -> None:
+    read_in(people, [KEY, "bob"])
+    root = Path(batches.events_uri(people))
+    staged = root / "event_date=2013-04-01" / "staged.parquet"
+    (committed,) = root.glob("event_date=2013-04-01/*.parquet")
+    staged.write_bytes(committed.read_bytes())
+    half = root / "event_date=2013-04-01" / "half.parquet"
+    half.write_bytes(committed.read_bytes()[:100])
+    report = erase(people)["tables"][f"events/{people.name}"]
+    assert (report["files_deleted"], report["files_uncommitted"]) == (1, 1) and staged.exists() and not committed.exists()
+    old = time.time() - people.retention.total_seconds() - 60
+    os.utime(staged, (old, old))
+    report = erase(people)["tables"][f"events/{people.name}"]
+    assert (report["files_deleted"], report["files_uncommitted"]) == (1, 0) and not staged.exists() and half.exists()
+
+
+def test_sparks_old_instants_stay_what_they_are(tmp_path: Path) -> None:
+    """Spark may write instants as INT96, without a zone."""
+    uri = str(tmp_path / "table")
+    schema = pa.schema([("key", pa.string()), ("as_of", lake.INSTANT), ("day", pa.date32())])
+    lake.create(uri, schema, partition_by=["day"])
+    moment = small_topic.MORNING.replace(microsecond=123456)
+    file = pa.table({"key": ["a", "b"], "as_of": pa.array([moment.replace(tzinfo=None)] * 2, pa.timestamp("us"))})
+    (tmp_path / "table" / "day=2013-04-01").mkdir()
+    path = "day=2013-04-01/part.parquet"
+    pq.write_table(file, tmp_path / "table" / path, use_deprecated_int96_timestamps=True)
+    size = (tmp_path / "table" / path).stat().st_size
+    DeltaTable(uri).create_write_transaction(
+        [AddAction(path, size, {"day": "2013-04-01"}, 0, True, '{"numRecords": 2}')], "append", schema, ["day"]
+    )
+    table = DeltaTable(uri)
+    rewriting.swap(
+        *(uri, table, rewriting.held(table), lambda rows: rows.column("key").to_numpy() == "a"), metadata={}, transactions={}
+    )
+    assert lake.query(DeltaTable(uri), "select * from t").to_pylist() == [{"key": "b", "as_of": moment, "day": DAY}]
+    (actions,) = pa.table(DeltaTable(uri).get_add_actions(flatten=True)).to_pylist()
+    assert actions["num_records"] == 1 and actions["min.as_of"] == moment and actions.get("min.key") is None
+
+
+LETTERS = [
+    (KEY.encode(), True),
+    (b"<%s>" % KEY.encode(), True),
+    (b"malice@example.org", False),
+    (b"alice@example.organic", False),
+    (b'{"customer": "\\u0061lice@example.org"', False),  # No JSON, and the text is written otherwise.
+    (b'{"customer": "\\u0061lice@example.org"}', True),
+    (b'{"note": ["\\nalice\\u0040example.org"]}', True),
+    (b'{"customer": "bob"}', False),
+    (b"\xff\xfe" + KEY.encode(), True),
+    (b"", False),
+    (None, False),
+]
+
+
+@pytest.mark.parametrize(("value", "named"), LETTERS)
+def test_which_letters_name_the_person(value: bytes | None, named: bool) -> None:
+    person = Person(source=PEOPLE, key=KEY)
+    assert person.letter(None, value, None) is named
+    assert person.letter(value, None, None) is (value == KEY.encode())
+    assert KEY not in repr(person)
+
+
+def test_numbers_name_a_person_too() -> None:
+    source = replace(PEOPLE, fields=(*small_topic.FIELDS, Field("customer", "int64", path="who.id")))
+    person = Person(source=source, key="17")
+    assert person.letter(None, b'{"who": {"id": 17}}', None) and not person.letter(None, b'{"who": {"id": 170}}', None)
+    rows = pa.table({"customer": [17, 1, None], "rejected_reason": pa.array([None] * 3, pa.string())})
+    assert person.events(rows).tolist() == [True, False, False]
+    avro = replace(source, format="avro", avro_schema=None)
+    assert Person(source=avro, key="x" * 40).letter(None, b"P" + b"x" * 40, None), "a length of 40 looks like the letter P"
+
+
+def test_what_is_refused(people: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"declares no subject.*subject='FIELD' with one of id, at, cents, customer"):
+        erase(replace(people, subject=None))
+    with pytest.raises(UsageError, match="--key is empty"):
+        erase(people, " ")
+    with pytest.raises(UsageError, match="has no events"):
+        erase(people)
+    read_in(people, [KEY])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{KEY}\n"))
+    assert erase(people, "-")["tables"][f"events/{people.name}"]["good"] == 1
+    monkeypatch.setattr(pipelines, "load_all", lambda: ({}, {"bad": "pipelines/bad.py: is broken."}))
+    with pytest.raises(UsageError, match=r"bad\.py: is broken: what it derives.*nothing was erased"):
+        erase(people)
+
+
+@pytest.mark.mlflow
+def test_models_that_named_the_bytes_are_told(
+    people: Source, mlflow_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_server)
+    read_in(people, ["bob"])
+    read_in(people, [KEY], start=1)
+    derive({"o0": "bob", "o1": KEY})
+    registry.connect()
+    import mlflow
+
+    for version, number in ((1, 1), (2, 2)):
+        logged = small_models.log_model(tmp_path, 2.0)
+        said = {people.name: [{"version": version, "from": "2013-03-01", "to": "2013-03-05"}]}
+        tables = {name: {"version": 0, "files": []} for name in ("examples", "labels")}
+        snapshot = {"tables": tables, "sources": {"examples": said, "labels": said}}
+        mlflow.MlflowClient().log_dict(logged.run_id, snapshot, "snapshot.json")
+        assert small_models.register(pipeline(), logged, through=date(2013, 3, 5), run_id=f"run-{version}") == number
+    report = erase(people)
+    # Version 1 of the events has only bob, and the tables that both name were empty then.
+    assert (report["models_not_reproducible"], report["registry"]) == (["erased/2"], "asked")
+    assert events.TRIES == 10

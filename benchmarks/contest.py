@@ -4,14 +4,14 @@ import base64
 import json
 import os
 import pickle
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +27,7 @@ class Contender:
     """One way to read one load."""
 
     way: str
-    """`ours`, `ours on spark`, `bare`, or `spark`, with the JVM's own flags, or `spark, short` with ours."""
+    """`ours`, `ours on spark`, `bare`, `spark` with the JVM's own flags, `spark, short` with ours; or `audit`, of a table."""
     load: Load
 
     def command(self) -> list[str]:
@@ -37,6 +37,7 @@ class Contender:
             "ours": ["benchmarks.ours", source, "local"],
             "ours on spark": ["benchmarks.ours", source, "spark"],
             "bare": ["benchmarks.bare", self.load.topic, str(PARTITIONS)],
+            "audit": ["benchmarks.audit", source, str(self.load.records)],
             "spark": ["benchmarks.spark_source", self.load.topic, "long"],
             "spark, short": ["benchmarks.spark_source", self.load.topic, "short"],
         }
@@ -100,27 +101,36 @@ class Contest:
             print(f"  {load.topic}: filled in {time.monotonic() - began:.0f} s", flush=True)
 
     def _run(self, contender: Contender, *, memory: bool) -> Outcome:
-        with tempfile.TemporaryDirectory(prefix="lake-", dir=self._state) as folder:
-            lake = Path(folder)
-            log = self._state / "contender.log"
-            with log.open("w") as errors:
-                began = time.monotonic()
-                process = subprocess.Popen(
-                    contender.command(),
-                    env=self._environment | {"PENSTOCK_LAKE": folder},
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    cwd=PROJECT,
-                )
-                peak = _Peak(process.pid) if memory else None
-                out, _ = process.communicate()
-                whole = time.monotonic() - began
-            if process.returncode:
-                raise SystemExit(f"benchmarks: {contender.way} ended with {process.returncode}:\n{log.read_text()[-3000:]}")
+        with self.lake() as lake:
+            outcome = self.run(contender, lake, memory=memory)
             _check(contender, lake)
-            told = json.loads(out.splitlines()[-1])
-            shutil.rmtree(lake / "events", ignore_errors=True)
+        return outcome
+
+    @contextmanager
+    def lake(self) -> Iterator[Path]:
+        """A lake of its own, which goes with the block."""
+        with tempfile.TemporaryDirectory(prefix="lake-", dir=self._state) as folder:
+            yield Path(folder)
+
+    def run(self, contender: Contender, lake: Path, *, memory: bool = False) -> Outcome:
+        """One run of one contender into this lake."""
+        log = self._state / "contender.log"
+        with log.open("w") as errors:
+            began = time.monotonic()
+            process = subprocess.Popen(
+                contender.command(),
+                env=self._environment | {"PENSTOCK_LAKE": str(lake)},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                cwd=PROJECT,
+            )
+            peak = _Peak(process.pid) if memory else None
+            out, _ = process.communicate()
+            whole = time.monotonic() - began
+        if process.returncode:
+            raise SystemExit(f"benchmarks: {contender.way} ended with {process.returncode}:\n{log.read_text()[-3000:]}")
+        told = json.loads(out.splitlines()[-1])
         return Outcome(whole=whole, session=told["session"], work=told["work"], peak=peak.stop() if peak else 0.0)
 
 

@@ -67,7 +67,7 @@ def letters(
     sql = f"select {names} from t where event_date is null and rejected_reason is not null{kinds} and ({where})"
     reader = pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(sql))
     for batch in reader:
-        block = pa.Table.from_batches([batch])
+        block = _plain(pa.Table.from_batches([batch]))
         if replayed:
             block = block.filter(pa.array(_still_dead(block, replayed)))
         if len(block):
@@ -84,14 +84,22 @@ def replayed(source: Source, table: DeltaTable) -> dict[Place, np.ndarray]:
     offsets: dict[Place, list[np.ndarray]] = {}
     for start in range(0, len(replays), _BATCHES):
         names = ", ".join(f"'{name}'" for name in replays[start : start + _BATCHES])
-        found = lake.query(
-            table,
-            "select topic, topic_epoch, kafka_partition, kafka_offset from t "
-            f"where event_date is not null and rejected_reason is null and batch in ({names})",
+        found = _plain(
+            lake.query(
+                table,
+                "select topic, topic_epoch, kafka_partition, kafka_offset from t "
+                f"where event_date is not null and rejected_reason is null and batch in ({names})",
+            )
         )
         for place, rows in _by_place(found):
             offsets.setdefault(place, []).append(found.column("kafka_offset").to_numpy()[rows])
     return {place: np.sort(np.concatenate(parts)) for place, parts in offsets.items()}
+
+
+def _plain(block: pa.Table) -> pa.Table:
+    """The block without DataFusion's views, which Arrow can't take rows of. Values of a block may be more than 2 GiB."""
+    kinds = {pa.string_view(): pa.string(), pa.binary_view(): pa.large_binary()}
+    return block.cast(pa.schema([(column.name, kinds.get(column.type, column.type)) for column in block.schema]))
 
 
 def _still_dead(block: pa.Table, replayed: dict[Place, np.ndarray]) -> np.ndarray:
@@ -108,6 +116,5 @@ def _still_dead(block: pa.Table, replayed: dict[Place, np.ndarray]) -> np.ndarra
 def _by_place(rows: pa.Table) -> Iterator[tuple[Place, np.ndarray]]:
     """The numbers of the rows of each place."""
     numbered = pa.table({name: rows.column(name) for name in PLACE} | {"row": pa.array(np.arange(len(rows)))})
-    numbered = numbered.set_column(0, "topic", numbered.column("topic").cast(pa.string()))
     for group in numbered.group_by(list(PLACE)).aggregate([("row", "list")]).to_pylist():
         yield (group["topic"], group["topic_epoch"], group["kafka_partition"]), np.array(group["row_list"])

@@ -90,8 +90,6 @@ def _find(source: Source, table: DeltaTable, wanted: Wanted, samples: int) -> Fo
     good = pending.replayed(source, table)
     for block in pending.letters(table, good, ("rejected_reason", "known_time"), wanted.sql, tombstones=True):
         block = block.append_column("day", block.column("known_time").cast(pa.date32()))
-        for name in ("rejected_reason", "topic"):
-            block = block.set_column(block.column_names.index(name), name, block.column(name).cast(pa.string()))
         for row in block.group_by(list(_GROUP)).aggregate([([], "count_all")]).to_pylist():
             found.counts[tuple(row[name] for name in _GROUP)] += row["count_all"]
         ordered = block.sort_by([(name, "ascending") for name in ("rejected_reason", *_POSITION)])

@@ -5,7 +5,7 @@ record can shift or spoil its neighbour. What msgspec or a column's rules refuse
 is read by `jobs.record`, which alone knows the reasons.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
@@ -92,8 +92,12 @@ def _read(source: Source, values: Sequence[bytes | None]) -> Decoded:
     """Read JSON records together, and one by one what may not fit."""
     tree, struct = _shape(source.fields)
     rows, failed = _structs(struct, values)
-    raw = pa.array(values, pa.binary())
-    single = {*failed, *_not_utf8(raw, values), *_perhaps_deep(raw, values)}
+    index = pa.arange(0, len(values))
+    if failed:
+        index = index.filter(_all_but(failed, len(values)))
+    decoded = _without(failed, values)
+    raw = pa.array(decoded, pa.binary())
+    odd = {*_not_utf8(raw, decoded), *_perhaps_deep(raw, decoded)}
     seen: list[Seen] = []
     columns: dict[str, pa.Array] = {}
     for key, found in _levels(tree, rows, whole=True):
@@ -104,17 +108,34 @@ def _read(source: Source, values: Sequence[bytes | None]) -> Decoded:
         columns[key.field.name] = column.values
         seen.append(Seen(key, column.present, column.quoted))
         if column.fits is not None and column.fits.false_count:
-            single.update(pc.indices_nonzero(pc.invert(column.fits)).to_pylist())
-    single |= suspects(values, tree, seen, failed)
+            odd.update(pc.indices_nonzero(pc.invert(column.fits)).to_pylist())
+    odd |= suspects(decoded, tree, seen)
     table = pa.table([columns[declared.name] for declared in source.fields], schema=fields_schema(source))
-    index = pa.arange(0, len(values))
-    if single:
-        keep = bytearray(b"\1") * len(values)
-        for number in single:
-            keep[number] = 0
-        fits = pa.Array.from_buffers(pa.uint8(), len(keep), [None, pa.py_buffer(keep)]).cast(pa.bool_())
+    single = failed
+    if odd:
+        single = sorted([*failed, *index.take(pa.array(odd, pa.int64())).to_pylist()])
+        fits = _all_but(odd, len(decoded))
         table, index = table.filter(fits), index.filter(fits)
-    return _gathered(source, values, table, index, sorted(single))
+    return _gathered(source, values, table, index, single)
+
+
+def _all_but(some: Collection[int], count: int) -> pa.Array:
+    """A mask of so many, false for some."""
+    keep = bytearray(b"\1") * count
+    for number in some:
+        keep[number] = 0
+    return pa.Array.from_buffers(pa.uint8(), count, [None, pa.py_buffer(keep)]).cast(pa.bool_())
+
+
+def _without(failed: list[int], values: Sequence[bytes | None]) -> list[bytes]:
+    """The values but those at the ascending indexes of `failed`."""
+    kept: list[Any] = []
+    start = 0
+    for number in failed:
+        kept += values[start:number]
+        start = number + 1
+    kept += values[start:]
+    return kept
 
 
 @lru_cache(maxsize=64)
@@ -125,8 +146,15 @@ def _shape(fields: tuple[Field, ...]) -> tuple[tuple[Key, ...], type[msgspec.Str
 
 
 def _struct(tree: tuple[Key, ...]) -> type[msgspec.Struct]:
-    kinds = [(key.attribute, _kind(key.field) if key.field else _struct(key.below) | None, None) for key in tree]
-    return msgspec.defstruct("Record", kinds, rename={key.attribute: key.name for key in tree}, gc=False)
+    kinds: list[Any] = []
+    for key in tree:
+        kind = _kind(key.field) if key.field else _struct(key.below)
+        if key.required:
+            kinds.append((key.attribute, kind))
+        else:
+            kinds.append((key.attribute, kind if kind is msgspec.Raw else kind | None, None))
+    rename = {key.attribute: key.name for key in tree}
+    return msgspec.defstruct("Record", kinds, rename=rename, gc=False, kw_only=True)
 
 
 _INT64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -137,13 +165,13 @@ def _kind(declared: Field) -> Any:
     if declared.digits is not None:
         return msgspec.Raw
     if declared.type == "string" or (declared.type == "timestamp" and declared.time_unit == "iso"):
-        return str | None
-    return {"bool": bool, "float64": float}.get(declared.type, _INT64) | None  # type: ignore[operator]
+        return str
+    return {"bool": bool, "float64": float}.get(declared.type, _INT64)  # type: ignore[call-overload]
 
 
 def _structs(struct: type[msgspec.Struct], values: Sequence[bytes | None]) -> tuple[list[Any], list[int]]:
-    """A struct for each record, and the indexes of those that are empty because the record did not decode."""
-    decode, empty = msgspec.json.Decoder(struct).decode, struct()
+    """The structs of the records that msgspec takes, and the indexes of the others."""
+    decode = msgspec.json.Decoder(struct).decode
     rows: list[Any] = []
     failed: list[int] = []
     rest = iter(values)
@@ -152,8 +180,7 @@ def _structs(struct: type[msgspec.Struct], values: Sequence[bytes | None]) -> tu
             # What came before a failure stays in the list, and `rest` goes on behind it.
             rows.extend(map(decode, rest))  # type: ignore[arg-type]
         except (msgspec.DecodeError, TypeError, RecursionError):
-            failed.append(len(rows))
-            rows.append(empty)
+            failed.append(len(rows) + len(failed))
         else:
             return rows, failed
 
@@ -167,7 +194,7 @@ def _levels(tree: tuple[Key, ...], objects: list[Any], *, whole: bool) -> Iterat
         yield from _levels(key.below, values, whole=False)
 
 
-def _not_utf8(raw: pa.Array, values: Sequence[bytes | None]) -> list[int]:
+def _not_utf8(raw: pa.Array, values: Sequence[bytes]) -> list[int]:
     """The indexes of records that are no UTF-8: msgspec does not look into what it passes over."""
     try:
         raw.cast(pa.string())
@@ -177,18 +204,18 @@ def _not_utf8(raw: pa.Array, values: Sequence[bytes | None]) -> list[int]:
     return []
 
 
-def _is_utf8(value: bytes | None) -> bool:
+def _is_utf8(value: bytes) -> bool:
     try:
-        str(value or b"", "utf-8")
+        str(value, "utf-8")
     except UnicodeDecodeError:
         return False
     return True
 
 
-def _perhaps_deep(raw: pa.Array, values: Sequence[bytes | None]) -> list[int]:
+def _perhaps_deep(raw: pa.Array, values: Sequence[bytes]) -> list[int]:
     """The indexes of records with so many brackets that they may be nested too deeply."""
     long = pc.indices_nonzero(pc.greater(pc.binary_length(raw), record.DEPTH)).to_pylist()
-    return [n for n in long if (value := values[n]) and value.count(b"{") + value.count(b"[") > record.DEPTH]
+    return [n for n in long if values[n].count(b"{") + values[n].count(b"[") > record.DEPTH]
 
 
 def _gathered(source: Source, values: Sequence[bytes | None], table: pa.Table, index: pa.Array, single: Sequence[int]) -> Decoded:

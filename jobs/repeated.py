@@ -29,9 +29,12 @@ class Key:
     """What it is called in the struct that records are decoded into."""
     field: Field | None
     below: tuple["Key", ...] = ()
+    required: bool = dataclass_field(init=False)
     quoted: bytes = dataclass_field(init=False)
 
     def __post_init__(self) -> None:
+        required = self.field.required if self.field else any(key.required for key in self.below)
+        object.__setattr__(self, "required", required)
         object.__setattr__(self, "quoted", b'"%s"' % self.name.encode())
 
 
@@ -66,25 +69,21 @@ _TWENTIETH = 20
 _parts = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def suspects(values: Sequence[bytes | None], tree: tuple[Key, ...], seen: Sequence[Seen], failed: Sequence[int]) -> set[int]:
-    """The indexes of records that may hold a key of `tree` twice. Those in `failed` did not decode and are left out."""
-    raw = [value or b"" for value in values] if None in values else values
-    whole = b"".join(raw)  # type: ignore[arg-type]
+def suspects(raw: Sequence[bytes], tree: tuple[Key, ...], seen: Sequence[Seen]) -> set[int]:
+    """The indexes of records that may hold a key of `tree` twice; all of them decoded."""
+    whole = b"".join(raw)
     found: set[int] = set()
     if b"\\" in whole:
         found.update(pc.indices_nonzero(pc.match_substring_regex(pa.array(raw, pa.binary()), _ESCAPED)).to_pylist())
     pairs = _sum([part for one in seen for part in (one.present, one.quoted) if part is not None])
     odd = pc.not_equal(_counts(raw, b'"'), pc.multiply(pairs, _two))
-    if odd.true_count > len(raw) // _TWENTIETH + len(failed):
-        odd = pc.and_(odd, _doubtful(raw, whole, seen, failed))
-    beside = found | set(failed)
-    found.update(
-        number for number in pc.indices_nonzero(odd).to_pylist() if number not in beside and not _once(tree, raw[number])
-    )
+    if odd.true_count > len(raw) // _TWENTIETH:
+        odd = pc.and_(odd, _doubtful(raw, whole, seen))
+    found.update(number for number in pc.indices_nonzero(odd).to_pylist() if number not in found and not _once(tree, raw[number]))
     return found
 
 
-def _doubtful(raw: Sequence[bytes | None], whole: bytes, seen: Sequence[Seen], failed: Sequence[int]) -> pa.Array:
+def _doubtful(raw: Sequence[bytes], whole: bytes, seen: Sequence[Seen]) -> pa.Array:
     """In which records a name stands in quotes more often than it came out as a key."""
     names: dict[bytes, list[pa.Array]] = {}
     for one in seen:
@@ -92,9 +91,8 @@ def _doubtful(raw: Sequence[bytes | None], whole: bytes, seen: Sequence[Seen], f
     doubtful = pa.repeat(False, len(raw))
     for quoted, present in names.items():
         expected = _sum(present)
-        beside = sum(raw[number].count(quoted) for number in failed)  # type: ignore[union-attr, misc]
         # Each record holds it at least as often as it came out: where the totals are the same, so is each.
-        if whole.count(quoted) - beside != pc.sum(expected).as_py():
+        if whole.count(quoted) != (pc.sum(expected).as_py() or 0):
             doubtful = pc.or_(doubtful, pc.greater(_counts(raw, quoted), pc.max_element_wise(expected, _one)))
     return doubtful
 
@@ -119,8 +117,8 @@ def _sum(parts: Sequence[pa.Array]) -> pa.Array:
     return reduce(pc.add, parts)
 
 
-def _counts(raw: Sequence[bytes | None], what: bytes) -> pa.Array:
-    return pa.array(list(map(bytes.count, raw, repeat(what))), pa.int32())  # type: ignore[arg-type]
+def _counts(raw: Sequence[bytes], what: bytes) -> pa.Array:
+    return pa.array(list(map(bytes.count, raw, repeat(what))), pa.int32())
 
 
 _one, _two = pa.scalar(1, pa.int32()), pa.scalar(2, pa.int32())

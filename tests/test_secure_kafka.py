@@ -215,7 +215,7 @@ def test_each_failure_ends_soon_with_its_words_and_its_code(filled: Secure, tmp_
         assert "Traceback" not in err
         secrets = [environments[name].get(f"KAFKA_SECURITY_{kind}") for kind in ("PASSWORD", "KEY_PASSWORD")]
         assert all(secret not in out + err for secret in secrets if secret), f"{name}: a secret is shown"
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 55
 
 
 @pytest.fixture
@@ -334,12 +334,15 @@ def test_a_wrong_variable_is_named_and_its_value_is_not(
 def test_what_penstock_sets_for_its_promises_is_refused_from_outside() -> None:
     """The settings in our own code, against the list that guards them: a new one must be thought about."""
     tuning = {"fetch.wait.max.ms", "queued.max.messages.kbytes", "bootstrap.servers"}
-    for path in [*(PROJECT / "jobs" / "ingest").glob("*.py"), *(PROJECT / "jobs" / "replay").glob("*.py")]:
+    clients = set()
+    for path in (PROJECT / "jobs").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Dict):
                 names = {key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
                 if "group.id" in names or "acks" in names:
                     assert names <= kafka_settings.OURS | tuning, path.name
+                    clients.add(path.name)
+    assert clients >= {"stream.py", "send.py"}, "this test no longer sees who makes clients"
 
 
 def test_a_port_that_takes_calls_and_answers_nothing_is_a_broker_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

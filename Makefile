@@ -4,7 +4,7 @@
 BIN := .venv/bin
 UV := .penstock/bootstrap/bin/uv
 
-.PHONY: help setup setup-services lock up down demo check format test bench-ingest clean
+.PHONY: help setup setup-services lock up down demo check format test test-long bench-ingest clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile

@@ -23,7 +23,7 @@ import pytest
 import small_models
 import small_topic
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 import pipelines
@@ -326,6 +326,16 @@ def test_a_neighbours_commit_makes_the_erasure_plan_again(people: Source, monkey
     monkeypatch.setattr(rewriting, "swap", lost)
     with pytest.raises(RetryError, match="lost to other writers 10 times"):
         erase(people, "bob")
+
+
+def test_a_compaction_that_was_planned_before_brings_nobody_back(people: Source) -> None:
+    read_in(people, [KEY, "bob"])
+    read_in(people, ["bob"], start=2)
+    stale = DeltaTable(batches.events_uri(people))
+    erase(replace(people, retention=days(1)))
+    with pytest.raises((CommitFailedError, DeltaError)):
+        stale.optimize.compact(writer_properties=upkeep.WRITER)
+    assert small_topic.offsets(people) == [(0, 1), (0, 2)] and traces() == []
 
 
 def test_a_lost_answer_is_looked_up(people: Source, monkeypatch: pytest.MonkeyPatch) -> None:

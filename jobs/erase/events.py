@@ -192,10 +192,13 @@ def _account(found: Found, gone: list[tuple[Row, date | None]], replayed: Positi
     )
 
 
-def leftovers(found: Found, path: str) -> list[Row]:
-    """Rows of a file that the table no longer holds: the person's, and those at positions that were ever erased, whoever they
-    were about."""
-    before = _spans(found, "erase", "erased")
+def erased(found: Found) -> Positions:
+    """All positions of the source that were ever erased, whoever they were about."""
+    return _spans(found, "erase", "erased")
+
+
+def leftovers(found: Found, path: str, before: Positions) -> list[Row]:
+    """Rows of a file that the table no longer holds: the person's, and those at positions that were erased before."""
     return list(
         _rows(found.person, path, found.named_by, lambda block: np.logical_or(found.person.events(block), before.mask(block)))
     )

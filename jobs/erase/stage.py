@@ -106,11 +106,11 @@ def _old(target: Target, source: Source) -> Old:
 
 def _old_events(found: Found) -> Old:
     """Old files of the events; what they hold of the person is remembered, keys included."""
-    uri = batches.events_uri(found.person.source)
+    uri, erased = batches.events_uri(found.person.source), events.erased(found)
 
     def matches(path: str) -> bool:
         if not found.rows.get(path):
-            found.rows[path] = events.leftovers(found, path)
+            found.rows[path] = events.leftovers(found, path, erased)
         return bool(found.rows[path])
 
     return leftovers.find(uri, found.person.source.retention, matches)

@@ -36,6 +36,15 @@ def test_help_teaches_the_exit_codes(tmp_path: Path) -> None:
         (["features", "flight_delays", "--from", "2099-01-01", "--to", "2099-01-01"], "is not over"),
         (["features"], "the following arguments are required: PIPELINE"),
         (["featurs"], "invalid choice: 'featurs'"),
+        (["dead-letters"], "the following arguments are required: ACTION"),
+        (["dead-letters", "lst", "flights_landed"], "invalid choice: 'lst' (choose from 'list', 'replay', 'acknowledge')"),
+        (["dead-letters", "list", "flights_lande"], "did you mean 'flights_landed'"),
+        (["dead-letters", "replay", "flights_landed", "--day", "April"], "'April' is not a day"),
+        (["dead-letters", "acknowledge", "flights_landed", "--day", "2013-04-01", "--by", "ann"], "required: --reason"),
+        (
+            ["dead-letters", "acknowledge", "flight_delays", "--day", "2013-04-01", "--by", "ann", "--reason", "x"],
+            "flight_delays reads several sources: acknowledge one of them at a time",
+        ),
         (["score", "flight_delays", "--form", "2013-01-01"], "unrecognized arguments: --form"),
     ],
 )
@@ -64,6 +73,22 @@ def test_resolve_answers_as_data_and_keeps_its_report(tmp_path: Path) -> None:
     assert (printed["train"], printed["promote"]) == ("never", "never"), "a backfill never trains and never promotes"
     kept = list(tmp_path.glob("reports/flight_delays/resolve/*.json"))
     assert len(kept) == 1 and json.loads(kept[0].read_text()) == printed
+
+
+def test_a_command_of_two_words_is_one_of_a_group(tmp_path: Path) -> None:
+    shown = penstock("dead-letters", "--help", lake=tmp_path)
+    assert shown.returncode == 0
+    assert "usage: penstock dead-letters [-h] ACTION" in shown.stdout
+    for word in ("list", "replay", "acknowledge", "75"):
+        assert word in shown.stdout
+    ended = penstock("dead-letters", "list", "flights_landed", "--json", lake=tmp_path)
+    assert ended.returncode == 0
+    told = json.loads(ended.stdout)
+    assert (told["command"], told["subject"]) == ("dead-letters list", "flights_landed")
+    assert told["sources"]["flights_landed"]["pending"] == 0
+    kept = list(tmp_path.glob("reports/flights_landed/*/*.json"))
+    assert [path.parent.name for path in kept] == ["dead-letters_list"]
+    assert json.loads(kept[0].read_text()) == told
 
 
 def test_a_report_that_cant_be_written_changes_no_exit_code(tmp_path: Path) -> None:

@@ -74,14 +74,10 @@ class _Batch:
 
     def add(self, good: pa.Table, block: pa.Table) -> None:
         """Rows that fit, and the letters that they come from, one for one."""
-        rows = block.select(["known_time", "kafka_partition", "kafka_offset"])
         event_time = good.column(self.source.event_time)
-        rows = pa.table(
-            {name: good.column(name) for name in good.column_names} | {name: rows.column(name) for name in rows.column_names}
-        )
-        self.rows.append(
-            rows.append_column("event_time", event_time).append_column("event_date", pc.cast(event_time, pa.date32()))
-        )
+        own = {name: good.column(name) for name in good.column_names}
+        own |= {name: block.column(name) for name in ("known_time", "kafka_partition", "kafka_offset")}
+        self.rows.append(pa.table(own | {"event_time": event_time, "event_date": pc.cast(event_time, pa.date32())}))
         days = block.column("known_time").cast(pa.date32()).to_pylist()
         reasons, origins = block.column("rejected_reason").to_pylist(), block.column("batch").to_pylist()
         places = zip(block.column("kafka_partition").to_pylist(), block.column("kafka_offset").to_pylist(), strict=True)

@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -144,6 +145,8 @@ def _settings(master: str, scratch: Path, jvm: tuple[str, ...]) -> dict[str, str
         return settings | {"spark.jars": ",".join(files)}
     # A desktop's host name may lead to an address that is gone with the next network.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Where tasks run Python, it is this one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     cores = os.cpu_count() or 1
     return settings | {
         "spark.driver.host": "127.0.0.1",

@@ -4,15 +4,18 @@ This is what the contract means. `jobs.decode` reads most records a faster way, 
 of, so that a record is judged the same whatever lies beside it.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, NoReturn
+from typing import Any
 from uuid import UUID
 
+from jobs.strict_json import DEPTH as DEPTH
+from jobs.strict_json import TOMBSTONE as TOMBSTONE
+from jobs.strict_json import Float, Pairs, has_constant, object_of, text_of
+from jobs.strict_json import Unfit as Unfit
 from pipelines.declare import NUMBER, Field, Source, Value
 
 INSTANT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]([01]\d|2[0-3]):?[0-5]\d)$"
@@ -27,34 +30,8 @@ LATEST = (datetime(2101, 1, 1, tzinfo=UTC) - EPOCH) // MICROSECOND
 Outside, one unit was taken for another, or a default for a value."""
 
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-TOMBSTONE = "tombstone"
-
-DEPTH = 200
-"""Objects and lists within each other, at most; beyond it lies a fault, or an attack on the reader's stack."""
 
 _instant = re.compile(INSTANT, re.ASCII)
-_surrogate = re.compile(r"\\u[dD][89a-fA-F]")
-_text = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_bracket = re.compile(r"[\[\]{}]")
-
-
-class Unfit(Exception):  # noqa: N818
-    """The record does not fit; the message is the reason, a few fixed words and the field's name."""
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """A JSON object as it stands, so that a key that comes twice is seen."""
-
-
-class _Float(float):
-    """A number with decimals that remembers its text, for fields that want it exact."""
-
-    text: str
-
-    def __new__(cls, text: str) -> "_Float":
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
 
 
 def read(source: Source, raw: bytes | None) -> tuple[Any, ...]:
@@ -66,8 +43,8 @@ def read(source: Source, raw: bytes | None) -> tuple[Any, ...]:
         from jobs import avro
 
         return _row(source, avro.read(source, raw))
-    text = _decoded(raw)
-    pairs = _object(source, text)
+    text = text_of(raw)
+    pairs = object_of(text, exact=source.exact)
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
@@ -75,95 +52,17 @@ def read(source: Source, raw: bytes | None) -> tuple[Any, ...]:
             if names.count(field.keys[0]) > 1:
                 raise Unfit(f"repeated field {field.name}")
     row = _row(source, values)
-    if ("NaN" in text or "Infinity" in text) and _has_constant(text):
+    if ("NaN" in text or "Infinity" in text) and has_constant(text):
         # It stands in a field that isn't declared: no number of ours, but no JSON either.
         raise Unfit("not JSON")
     return row
-
-
-def _decoded(raw: bytes | None) -> str:
-    if raw is None or raw.strip() in (b"", b"null"):
-        raise Unfit(TOMBSTONE)
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise Unfit("not UTF-8") from None
-
-
-def _object(source: Source, text: str) -> _Pairs:
-    """The record as a JSON object; NaN and Infinity are let through."""
-    if len(text) > DEPTH and _too_deep(text):
-        raise Unfit("nested too deeply")
-    text = text.strip(" \t\n\r")
-    try:
-        value, end = (_JSON if not source.exact and len(text) < MOST_DIGITS else _EXACT_JSON)(text, 0)
-    except (json.JSONDecodeError, StopIteration):
-        raise Unfit("not JSON") from None
-    except RecursionError:
-        raise Unfit("nested too deeply") from None
-    if end != len(text):
-        raise Unfit("not JSON")
-    if not isinstance(value, _Pairs):
-        raise Unfit("not a JSON object")
-    if _surrogate.search(text):
-        try:
-            _as_text(value).encode()
-        except UnicodeEncodeError:
-            raise Unfit("not Unicode") from None
-    return value
-
-
-def _too_deep(text: str) -> bool:
-    if text.count("{") + text.count("[") <= DEPTH:
-        return False
-    depth = 0
-    for bracket in _bracket.finditer(_text.sub("", text)):
-        depth += 1 if bracket[0] in "{[" else -1
-        if depth > DEPTH:
-            return True
-    return False
-
-
-MOST_DIGITS = 4000
-"""Python refuses to read integers of more digits; they fit no field, but may stand in one that isn't declared."""
-
-
-def _parse_int(digits: str) -> float:
-    return int(digits) if len(digits) < MOST_DIGITS else math.copysign(math.inf, -1 if digits[0] == "-" else 1)
-
-
-_Scan = Callable[[str, int], tuple[Any, int]]
-_JSON: _Scan = json.JSONDecoder(object_pairs_hook=_Pairs).scan_once  # type: ignore[attr-defined]
-_EXACT_JSON: _Scan = json.JSONDecoder(  # type: ignore[attr-defined]
-    object_pairs_hook=_Pairs, parse_int=_parse_int, parse_float=_Float
-).scan_once
-
-
-_as_text: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False).encode
-
-
-def _has_constant(text: str) -> bool:
-    """Whether NaN or Infinity stands in the text, which is JSON otherwise, as a value."""
-    try:
-        json.loads(text, parse_constant=_refuse, parse_int=float)
-    except _ConstantError:
-        return True
-    return False
-
-
-class _ConstantError(Exception):
-    pass
-
-
-def _refuse(_name: str) -> NoReturn:
-    raise _ConstantError
 
 
 def _found(field: Field, record: dict[str, Any]) -> Any:
     """What stands where the field lies; None where nothing does."""
     value: Any = record
     for key in field.keys:
-        if isinstance(value, _Pairs):
+        if isinstance(value, Pairs):
             values = dict(value)
             if len(values) < len(value) and sum(name == key for name, _ in value) > 1:
                 raise Unfit(f"repeated field {field.name}")
@@ -269,7 +168,7 @@ def _decimal(field: Field, value: Any) -> Decimal:
     if isinstance(value, str):
         if not NUMBER.fullmatch(value):
             raise Unfit(f"not a number in field {field.name}")
-    elif isinstance(value, _Float):
+    elif isinstance(value, Float):
         value = value.text
     elif isinstance(value, float) and not math.isfinite(value):
         # NaN, or an integer of thousands of digits.

@@ -75,8 +75,11 @@ def suspects(raw: Sequence[bytes], tree: tuple[Key, ...], seen: Sequence[Seen]) 
     found: set[int] = set()
     if b"\\" in whole:
         found.update(pc.indices_nonzero(pc.match_substring_regex(pa.array(raw, pa.binary()), _ESCAPED)).to_pylist())
-    pairs = _sum([part for one in seen for part in (one.present, one.quoted) if part is not None])
-    odd = pc.not_equal(_counts(raw, b'"'), pc.multiply(pairs, _two))
+    quotes = pc.multiply(_sum([part for one in seen for part in (one.present, one.quoted) if part is not None]), _two)
+    # Each record holds at least its own: where the totals are the same, so is each. Nearly always they are.
+    if whole.count(b'"') == (pc.sum(quotes).as_py() or 0):
+        return found
+    odd = pc.not_equal(_counts(raw, b'"'), quotes)
     if odd.true_count > len(raw) // _TWENTIETH:
         odd = pc.and_(odd, _doubtful(raw, whole, seen))
     found.update(number for number in pc.indices_nonzero(odd).to_pylist() if number not in found and not _once(tree, raw[number]))
@@ -91,7 +94,7 @@ def _doubtful(raw: Sequence[bytes], whole: bytes, seen: Sequence[Seen]) -> pa.Ar
     doubtful = pa.repeat(False, len(raw))
     for quoted, present in names.items():
         expected = _sum(present)
-        # Each record holds it at least as often as it came out: where the totals are the same, so is each.
+        # Here too.
         if whole.count(quoted) != (pc.sum(expected).as_py() or 0):
             doubtful = pc.or_(doubtful, pc.greater(_counts(raw, quoted), pc.max_element_wise(expected, _one)))
     return doubtful

@@ -4,7 +4,7 @@ Everything goes through delta-rs. `DeltaTable.to_pyarrow_table` is never called:
 (deltalake 1.6, pyarrow 25); queries run in delta-rs's own engine instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,20 @@ from jobs.settings import endpoint
 _LOOKS = 20
 INSTANT = pa.timestamp("us", tz="UTC")
 """How every table writes an instant. A timestamp without a zone would raise the table's protocol."""
+
+ENDS = (
+    *("event_time", "known_time", "topic_epoch", "kafka_partition", "kafka_offset", "batch"),
+    *("as_of", "mature_at", "feature_date", "available_at"),
+)
+"""The columns whose least and greatest values a log may hold. A person's fields are not among them: `penstock erase` can't reach
+a log."""
+
+
+def settings(columns: Iterable[str]) -> dict[str, str]:
+    """What Delta shall do for a table with these columns: keep its log, where models name old versions, and tell ENDS alone."""
+    told = [name for name in columns if name in ENDS]
+    ends = {"delta.dataSkippingStatsColumns": ",".join(told)} if told else {"delta.dataSkippingNumIndexedCols": "0"}
+    return {"delta.enableExpiredLogCleanup": "false"} | ends
 
 
 def uri(*parts: str) -> str:
@@ -108,7 +122,7 @@ def replace(
     Raises RetryError where a neighbour changed the same part at the same time. Returns the version that holds them.
     """
     properties: Any = CommitProperties(custom_metadata=metadata) if metadata else None
-    create(table_uri, rows.schema, partition_by=partition_by)
+    create(table_uri, rows.schema, partition_by=partition_by, configuration=settings(rows.schema.names))
     try:
         write_deltalake(
             table_uri, rows, mode="overwrite", predicate=where, partition_by=list(partition_by), commit_properties=properties

@@ -1,7 +1,7 @@
 """Where a table's log still names the person: as the least or greatest value of a file that is long gone.
 
-Ingest, maintenance and erasure put no such values there, but Spark does for the tables that it writes, until it clears its old
-commits away. That can't be mended from here, so it is told.
+No job puts such values there now (see `jobs.lake.ENDS`), but tables that were made before that hold them. That can't be mended
+from here, so it is told.
 """
 
 import json

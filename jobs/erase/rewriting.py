@@ -19,17 +19,12 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from jobs import store
+from jobs import lake, store
 from jobs.erase.person import Mask
 
 log = logging.getLogger(__name__)
 
 _ROWS = 65_536
-_STATISTICS = (
-    *("event_time", "known_time", "topic_epoch", "kafka_partition", "kafka_offset", "batch"),
-    *("as_of", "mature_at", "feature_date", "available_at"),
-)
-
 Test = Callable[[pa.Table], Mask]
 """Which of some rows have to go."""
 
@@ -157,7 +152,7 @@ class _Statistics:
 
     def add(self, rows: pa.Table) -> None:
         self.rows += len(rows)
-        for name in set(_STATISTICS).intersection(rows.column_names):
+        for name in set(lake.ENDS).intersection(rows.column_names):
             column = rows.column(name)
             self.nulls[name] = self.nulls.get(name, 0) + column.null_count
             if column.null_count < len(column):

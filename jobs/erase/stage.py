@@ -147,8 +147,8 @@ def _tell(job: Job, source: Source, olds: list[Old], names: list[str]) -> None:
         )
     if any(counts.get("commits_that_name_them") for counts in job.report["tables"].values()):
         log.warning(
-            "logs of tables that Spark wrote still name the person, as the ends of files that are gone, until their old commits "
-            "are cleared away"
+            "logs of tables made by an earlier release still name the person, as the ends of files that are gone: move such a "
+            "table away and compute it again"
         )
     if names:
         log.warning("these models can't be reproduced from the lake any more: %s", ", ".join(names))

@@ -59,6 +59,8 @@ def write(output: Output, pipeline: str, *, run_id: str, inputs: Mapping[str, An
         .partitionBy(output.partition)
         .option("replaceWhere", f"{output.partition} >= '{output.days.start}' AND {output.partition} < '{output.days.end}'")
         .option("userMetadata", note)
+        # They take effect where the table is made.
+        .options(**lake.settings(output.frame.columns))
     )
     try:
         writer.save(uri)

@@ -27,16 +27,10 @@ TRIES = 4
 _COMMIT_EVERY = timedelta(seconds=60)
 """A compaction of many days commits what it has so often: a lost commit then costs a minute's work."""
 
-_STATISTICS = (
-    *("event_time", "known_time", "topic_epoch", "kafka_partition", "kafka_offset", "batch"),
-    *("as_of", "mature_at", "feature_date", "available_at"),
-)
-"""The columns whose ends the log may hold. A person's fields are not among them: the log outlives what is erased."""
-
 WRITER = WriterProperties(
     compression="ZSTD",
     default_column_properties=ColumnProperties(statistics_enabled="NONE"),
-    column_properties={name: ColumnProperties(statistics_enabled="CHUNK") for name in _STATISTICS},
+    column_properties={name: ColumnProperties(statistics_enabled="CHUNK") for name in lake.ENDS},
 )
 HOOKS = PostCommitHookProperties(cleanup_expired_logs=False)
 """Old versions stay loadable: models may name them."""

@@ -33,6 +33,8 @@ def consumer(isolation: Literal["read_committed", "read_uncommitted"]) -> Consum
         "enable.partition.eof": True,
         "isolation.level": isolation,
         "fetch.wait.max.ms": 50,
+        # After its queue was full, a client would by default wait a second before it asks for more.
+        "fetch.queue.backoff.ms": 5,
         "queued.max.messages.kbytes": 32 << 10,
     }
     return Consumer(settings | client_settings())
@@ -80,6 +82,8 @@ def _noted(what: str, came: list[Message]) -> int:
             reached = max(reached, message.offset())
         elif failure.fatal() or failure.code() in _GONE:
             raise RetryError(f"{what} can't be read any more ({failure.str()}). Run the ingest again: it says what has changed.")
+        elif failure.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise failed(KafkaException(failure))
         else:
             log.debug("%s: %s", what, failure.str())
     return reached

@@ -80,12 +80,20 @@ def produce(
 ) -> None:
     """Put records into a partition, with the keys k0, k1, … and known times of one hour after the other."""
     producer = producer or Producer(client_settings())
+    refused: list[Any] = []
+
+    def delivered(failure: Any, _: Any) -> None:
+        if failure is not None:
+            refused.append(failure)
+
     for number, value in enumerate(values):
-        known = int((MORNING + timedelta(hours=number)).timestamp() * 1000)
+        # Kafka refuses what claims to come from the future.
+        known = int((MORNING + timedelta(hours=number % 10_000)).timestamp() * 1000)
         settings = {"key": b"k%d" % number, "timestamp": known} | more
-        producer.produce(source.topic, value, partition=partition, **settings)
+        producer.produce(source.topic, value, partition=partition, on_delivery=delivered, **settings)
         producer.poll(0)
     assert producer.flush(30) == 0
+    assert not refused, refused[0]
 
 
 def decided(source: Source) -> None:

@@ -15,6 +15,7 @@ from jobs import lifeline
 from jobs.errors import RetryError
 from jobs.ingest.ranges import Done, Range, divide
 from jobs.ingest.reader import Reader
+from jobs.secrets import log_to_stderr
 
 log = logging.getLogger(__name__)
 
@@ -77,4 +78,4 @@ def _begin(parent: int) -> None:
     if os.getppid() != parent:
         # It was killed before the kernel was asked to tell.
         os._exit(1)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    log_to_stderr()

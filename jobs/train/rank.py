@@ -3,12 +3,12 @@
 The folder is that of `jobs.train.plan`. torchrun loses exit codes, so each rank leaves its outcome there too.
 """
 
-import logging
 import sys
 import traceback
 from pathlib import Path
 
 from jobs import lifeline
+from jobs.secrets import log_to_stderr
 
 
 def main(folder: Path) -> int:
@@ -32,5 +32,5 @@ def main(folder: Path) -> int:
 
 if __name__ == "__main__":
     lifeline.hold()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    log_to_stderr()
     sys.exit(main(Path(sys.argv[1])))

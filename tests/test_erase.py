@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction
 from small_people import DAY, FIELDS, KEY, OTHERS, PEOPLE, assert_gone, derive, erase, pipeline, read_in, traces
 
 import pipelines
-from jobs import account, batches, contract, lake, letters, registry
+from jobs import account, batches, cli, contract, lake, letters, registry
 from jobs.account import Account, Partition
 from jobs.audit import stage as audit
 from jobs.command import Job
@@ -96,6 +96,25 @@ def test_a_person_goes_and_a_rebuild_does_not_bring_them_back(source: Source) ->
     assert small_topic.offsets(source) == [*left, (1, 9)]
     small_topic.assert_accounted(source)
     assert traces() == [] and erase(source)["tables"][f"events/{source.name}"]["commits"] == 0
+    assert_audited(source)
+
+
+@pytest.mark.kafka
+def test_beside_ingests_and_maintenance_each_position_stays_accounted_for(source: Source) -> None:
+    source = replace(source, fields=FIELDS, subject="customer")
+    kept = upkeep.Kept(uri=batches.events_uri(source), retention=source.retention)
+    erased = 0
+    for start in range(0, 30, 10):
+        small_topic.produce(source, [small_topic.order(n, customer=(KEY, "bob")[n % 2]) for n in range(start, start + 10)])
+        ingest = small_topic.apart(source)
+        while ingest.poll() is None:
+            if lake.load(kept.uri) is not None:
+                erased += erase(source)["tables"][f"events/{source.name}"]["good"]
+                upkeep.compact(kept, dry_run=False)
+        assert ingest.returncode == 0, ingest.stderr and ingest.stderr.read()
+    erased += erase(source)["tables"][f"events/{source.name}"]["good"]
+    assert erased == 15 and small_topic.offsets(source) == [(0, n) for n in range(1, 30, 2)]
+    assert small_topic.spans(source) == {"erased": 15} and traces() == []
     assert_audited(source)
 
 
@@ -340,6 +359,15 @@ def test_numbers_name_a_person_too() -> None:
     assert person.events(rows).tolist() == [True, False, False]
     avro = replace(source, format="avro", avro_schema=None)
     assert Person(source=avro, key="x" * 40).letter(None, b"P" + b"x" * 40, None), "a length of 40 looks like the letter P"
+
+
+def test_neither_report_nor_output_says_who_it_was(people: Source, capfd: pytest.CaptureFixture[str]) -> None:
+    read_in(people, [KEY, "bob"])
+    assert cli.main(["erase", people.name, "--key", KEY, "--dry-run"]) == 0
+    assert cli.main(["erase", people.name, "--key", KEY]) == 0
+    assert len(list(Path(lake.uri("reports", people.name, "erase")).iterdir())) == 2 and traces() == []
+    told = capfd.readouterr()
+    assert "events/orders: 1 good, 0 dead" in told.out and KEY not in told.out + told.err
 
 
 def test_what_is_refused(people: Source, monkeypatch: pytest.MonkeyPatch) -> None:

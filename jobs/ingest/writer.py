@@ -15,7 +15,7 @@ from jobs.ingest.holes import Offsets
 from jobs.ingest.ranges import Done, Range
 from jobs.letters import IMPLAUSIBLE
 
-FLUSH_BYTES = 96 << 20
+FLUSH_BYTES = 48 << 20
 """Decoded rows are written out beyond this, so a range's length does not show in memory."""
 
 _DEAD = {

@@ -259,3 +259,16 @@ def _pipeline(source: Source) -> Pipeline:
         label=Label(source=source, key="id", of="cents > 5", horizon=days(1)),
         training=Training(every=days(7), days=days(30), validation=days(7), holdout=days(7)),
     )
+
+
+def test_days_asked_for_by_name_are_complete(source: Source) -> None:
+    strict = limited(source, 1.0)
+    for number, day in enumerate((DAY, NEXT, DAY)):
+        send(strict, [good(1), wrong(2), good(3), order(4)], day=day, partition=number % 2)
+        ingest(strict)
+    accept(strict, NEXT)
+    replay.run(job(limited(source, 1.0, shop=False), "replay"))
+    whole = letters.by_known_day(strict)
+    assert {day: letters.by_known_day(strict, days=[day])[day] for day in whole} == whole
+    assert whole[NEXT].acknowledged == 1 and whole[DAY].good == 6
+    assert letters.by_known_day(strict, days=[DAY - timedelta(days=9)]) == {}

@@ -31,7 +31,7 @@ from jobs.account import Account, Partition
 from jobs.audit import stage as audit
 from jobs.command import Job
 from jobs.commit import commit
-from jobs.erase import events, rewriting
+from jobs.erase import events, leftovers, rewriting
 from jobs.erase.person import Person
 from jobs.errors import RetryError, UsageError
 from jobs.maintain import tables as upkeep
@@ -294,6 +294,16 @@ def test_files_that_nobody_committed_stay_while_somebody_may(people: Source) -> 
     os.utime(staged, (old, old))
     report = erase(people)["tables"][f"events/{people.name}"]
     assert (report["files_deleted"], report["files_uncommitted"]) == (1, 0) and not staged.exists() and half.exists()
+
+
+def test_a_file_that_is_committed_during_the_look_stays(people: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was no part of the table when that was loaded, and the log names it a moment later."""
+    read_in(people, [KEY, "bob"])
+    current = leftovers._current
+    looks = iter((lambda _: set[str](), current))
+    monkeypatch.setattr(leftovers, "_current", lambda uri: next(looks)(uri))
+    old = leftovers.find(batches.events_uri(people), people.retention, lambda _: True)
+    assert (old.doomed, old.uncommitted) == ([], [])
 
 
 def test_a_log_that_names_the_person_is_told(people: Source, caplog: pytest.LogCaptureFixture) -> None:

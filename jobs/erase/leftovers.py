@@ -33,11 +33,8 @@ class Old:
 
 def find(uri: str, retention: timedelta, matches: Callable[[str], bool]) -> Old:
     """The files that hold rows of the person and are not in the table as it stands."""
-    # Listed before the table is loaded: what is committed in between is in the table then.
     stored = store.data_files(uri)
-    table = lake.load(uri)
-    assert table is not None
-    current = {file.path for file in rewriting.held(table)}
+    current = _current(uri)
     suspects = []
     for file in stored:
         if file.path in current:
@@ -47,12 +44,23 @@ def find(uri: str, retention: timedelta, matches: Callable[[str], bool]) -> Old:
                 suspects.append(file)
         except (pa.ArrowInvalid, FileNotFoundError):
             continue  # No Parquet file, or half of one, or a vacuum was first.
-    old = Old(uri=uri)
     grown = datetime.now(UTC) - retention
     known = _committed(uri, {file.path for file in suspects if file.modified > grown})
+    # Looked at again: an ingest may have committed a file since the first look. What was in the log and is not in the table now
+    # never comes back.
+    current = _current(uri)
+    old = Old(uri=uri)
     for file in suspects:
-        (old.doomed if file.modified <= grown or file.path in known else old.uncommitted).append(file.path)
+        if file.path not in current:
+            (old.doomed if file.modified <= grown or file.path in known else old.uncommitted).append(file.path)
     return old
+
+
+def _current(uri: str) -> set[str]:
+    """The files of the table as it stands."""
+    table = lake.load(uri)
+    assert table is not None
+    return {file.path for file in rewriting.held(table)}
 
 
 def delete(old: Old) -> None:

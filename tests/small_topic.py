@@ -128,13 +128,8 @@ def apart(source: Source, death: str = "none", **options: Any) -> "subprocess.Po
 STEPS = ("planned", "reading", "writing", "written", "committing", "committed", "accounting", "accounted")
 """Where a run can be made to die."""
 
-_APART = """
-import base64, os, pickle, signal, sys
-from argparse import Namespace
-from jobs import account, files, lake
-from jobs.command import Job
-from jobs.errors import JobError
-from jobs.ingest import catch_up, local_engine, plan, reader, rebuild, stage, writer
+DYING = """
+import os, signal
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -145,6 +140,18 @@ def after(owner, name):
         whole(*arguments, **options)
         die()
     setattr(owner, name, first)
+"""
+"""How a process of ours, given as a text, dies: at once, or after a function has done its work."""
+
+_APART = (
+    DYING
+    + """
+import base64, pickle, sys
+from argparse import Namespace
+from jobs import account, files, lake
+from jobs.command import Job
+from jobs.errors import JobError
+from jobs.ingest import catch_up, local_engine, plan, reader, rebuild, stage, writer
 
 match sys.argv[2]:
     case "planned":
@@ -175,6 +182,7 @@ except JobError as failure:
     print(failure, file=sys.stderr)
     sys.exit(failure.exit_code)
 """
+)
 
 
 def rows(source: Source, columns: str = "*", where: str = "true") -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from small_topic import FIELDS, MORNING, declare, ingest, offsets, order, produce, ranges, rows, version
+from small_topic import DYING, FIELDS, MORNING, declare, ingest, offsets, order, produce, ranges, rows, version
 
 from jobs import account, batches, lake, ledger
 from jobs.command import Job
@@ -184,23 +184,15 @@ def test_many_letters_take_several_commits(source: Source, monkeypatch: pytest.M
 
 STEPS = ("decoding", "writing", "committing", "committed", "settled")
 
-_APART = """
-import base64, os, pickle, signal, sys
+_APART = (
+    DYING
+    + """
+import base64, pickle, sys
 from argparse import Namespace
 from jobs import account
 from jobs.command import Job
 from jobs.dead_letters import replay
 from jobs.files import Folder
-
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def after(owner, name):
-    whole = getattr(owner, name)
-    def first(*arguments, **options):
-        whole(*arguments, **options)
-        die()
-    setattr(owner, name, first)
 
 match sys.argv[2]:
     case "decoding":
@@ -218,6 +210,7 @@ source, = pickle.loads(base64.b64decode(sys.argv[1]))
 options = Namespace(json=True, day=None, reason=None, dry_run=False)
 replay.run(Job(command="dead-letters replay", options=options, run_id="apart", source=(source,)))
 """
+)
 
 
 def apart(source: Source, death: str = "none") -> "subprocess.Popen[str]":

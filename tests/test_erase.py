@@ -163,23 +163,15 @@ def test_what_is_derived_goes_and_the_logs_say_nothing_of_it(people: Source) -> 
 
 STEPS = ("planned", "committing", "committed", "settled", "deriving", "derived", "deleting", "deleted")
 
-_APART = """
-import base64, os, pickle, signal, sys
+_APART = (
+    small_topic.DYING
+    + """
+import base64, pickle, sys
 from argparse import Namespace
 import pipelines
 from jobs import account
 from jobs.command import Job
 from jobs.erase import derived, events, leftovers, rewriting, stage
-
-def die(*_, **__):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def after(owner, name):
-    whole = getattr(owner, name)
-    def first(*arguments, **options):
-        whole(*arguments, **options)
-        die()
-    setattr(owner, name, first)
 
 match sys.argv[2]:
     case "planned":
@@ -202,6 +194,7 @@ source, made, options = pickle.loads(base64.b64decode(sys.argv[1]))
 pipelines.load_all = lambda: ({made.name: made}, {})
 stage.run(Job(command="erase", options=Namespace(**options), run_id="apart", source=(source,)))
 """
+)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -30,6 +30,8 @@ from small_topic import (
 from jobs import account, batches, commit, lake
 from jobs.errors import DataError, RetryError, UsageError
 from jobs.ingest import local_engine, plan
+from jobs.ingest.catch_up import catch_up
+from jobs.ingest.progress import Progress
 from jobs.ingest.ranges import Range, divide
 from jobs.kafka import Cluster, client_settings
 from pipelines.declare import Field, Source
@@ -269,6 +271,23 @@ def test_added_partitions_are_read_from_their_beginning(source: Source) -> None:
     produce(source, [order(1), order(2)], partition=3)
     assert ingest(source)["good"] == 2
     assert offsets(source) == [(0, 0), (3, 0), (3, 1)]
+
+
+def test_partitions_added_during_a_run_come_with_the_next_and_close_no_day_too_soon(source: Source) -> None:
+    produce(source, [order(0)])
+    cluster = Cluster()
+    reaches = plan.reach(cluster, (source,))
+    admin = AdminClient(client_settings())
+    admin.create_partitions([NewPartitions(source.topic, 3)])[source.topic].result(10)
+    produce(source, [order(1)], partition=2)
+    progress = Progress(name=source.name, open_transaction=False)
+    catch_up(cluster, local_engine.LocalEngine(), (source,), reaches, {source.name: progress}, run_id="r")
+    assert offsets(source) == [(0, 0)]
+    # What it vouches for ends before the partition was there.
+    assert batches.read_up_to(source) == reaches[source.name].moment
+    assert ingest(source)["good"] == 1
+    assert offsets(source) == [(0, 0), (2, 0)]
+    assert_accounted(source)
 
 
 @pytest.mark.parametrize("records", [2, 8])

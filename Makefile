@@ -38,7 +38,10 @@ format: setup ## rewrite the files as `make check` wants them
 	$(BIN)/ruff format
 
 test: setup ## all tests, with real services that they start themselves
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not long"
+
+test-long: setup ## the tests that take minutes each: killed at every step, at random moments, and racing
+	$(BIN)/pytest -m long
 
 bench-ingest: setup-services ## what the ingest promises, measured on this machine: half an hour on two quiet cores
 	$(BIN)/python -m benchmarks.ingest

@@ -11,10 +11,10 @@ from typing import Literal
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from jobs import batches, lake
+from jobs import batches, lake, store
 from jobs.account import METADATA, Account
 from jobs.decode import events_schema
-from jobs.errors import RetryError
+from jobs.errors import JobError, RetryError
 from jobs.files import Written
 from pipelines.declare import Source
 
@@ -34,7 +34,7 @@ def commit(
 
     `overwrite` replaces all that the handle shows, and is refused whatever a neighbour has committed since.
 
-    Raises RetryError where the store failed.
+    Raises RetryError where the store failed, also where it does not tell whether the batch is in.
     """
     properties = CommitProperties(
         app_transactions=[Transaction(name, version) for name, version in transactions.items()],
@@ -53,9 +53,7 @@ def commit(
     except (DeltaError, OSError) as failure:
         if not is_committed(source, table.version(), account.batch):
             if not isinstance(failure, CommitFailedError):
-                raise RetryError(
-                    f"{source.name}: batch {account.batch} could not be committed ({failure}). Try again."
-                ) from failure
+                raise store.failed(failure, f"{source.name}: batch {account.batch} could not be committed") from failure
             log.info("%s: batch %s was not committed: %s", source.name, account.batch, failure)
             return False
         log.info("%s: the answer to batch %s was lost, but it is committed", source.name, account.batch)
@@ -63,6 +61,12 @@ def commit(
 
 
 def is_committed(source: Source, since: int, batch: str) -> bool:
-    """Whether the table's log has the batch, after the version `since`."""
-    _, commits = lake.log(batches.events_uri(source), after=since)
+    """Whether the table's log has the batch, after the version `since`. Raises RetryError where that can't be known now."""
+    try:
+        _, commits = lake.log(batches.events_uri(source), after=since)
+    except JobError as failure:
+        raise RetryError(
+            f"{source.name}: batch {batch} may or may not be committed: the store failed and does not tell. "
+            f"The next run finds out, and reads nothing twice ({failure})"
+        ) from failure
     return any(entry.get(METADATA, {}).get("batch") == batch for entry in commits)

@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 from pyarrow import fs
 
+from jobs import store
+
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _STATISTICS = ("event_time", "known_time", "topic_epoch", "kafka_partition", "kafka_offset", "batch")
 """The columns by which readers skip files."""
@@ -67,7 +69,8 @@ class Folder:
 
     def write(self, rows: pa.Table, *, prefix: str) -> list[Written]:
         """Write rows, which have all columns of the table, one file for each event day."""
-        return [self._write(part, day, prefix) for day, part in _by_day(rows)]
+        with store.asked(f"rows of {self._uri} could not be written"):
+            return [self._write(part, day, prefix) for day, part in _by_day(rows)]
 
     def open(self, path: str) -> pa.NativeFile:
         """A file of the table, to be read."""

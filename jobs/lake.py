@@ -5,6 +5,7 @@ Everything goes through delta-rs. `DeltaTable.to_pyarrow_table` is never called:
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from jobs.errors import RetryError, UsageError
+from jobs import store
+from jobs.errors import JobError, RetryError
 from jobs.settings import endpoint
 
 _LOOKS = 20
@@ -46,9 +48,12 @@ def load(table_uri: str, version: int | None = None) -> DeltaTable | None:
     """A handle on the table as it stands, or at `version`; None where there is no table yet.
 
     A handle never shows neighbours' commits, and its own only after some kinds of write: load it again for each commit.
+
+    As all that asks the store here, it raises RetryError where the store is away, UsageError where it is closed to us.
     """
     try:
-        return DeltaTable(table_uri, version=version)
+        with store.asked(f"the table {table_uri} could not be loaded"):
+            return DeltaTable(table_uri, version=version)
     except TableNotFoundError:
         return None
 
@@ -60,24 +65,19 @@ def log(table_uri: str, *, after: int = -1) -> tuple[DeltaTable, list[dict[str, 
     committed in between. Raises RetryError where somebody always did.
     """
     for _ in range(_LOOKS):
-        table = DeltaTable(table_uri)
-        since = table.version() - after
-        commits = table.history(since) if since > 0 else []
-        if DeltaTable(table_uri).version() == table.version():
-            return table, commits
+        with store.asked(f"the log of {table_uri} could not be read"):
+            table = DeltaTable(table_uri)
+            since = table.version() - after
+            commits = table.history(since) if since > 0 else []
+            if DeltaTable(table_uri).version() == table.version():
+                return table, commits
     raise RetryError(f"{table_uri} was written during each of {_LOOKS} looks at its log. Run this one again.")
 
 
 def query(table: DeltaTable, sql: str) -> pa.Table:
     """The rows of a query over one table, which the query calls `t`. Filters on partitions read only their files."""
-    return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
-
-
-_NO_PLACE = (
-    *("PermissionDenied", "Permission denied", "NotFound", "NotADirectory", "Not a directory", "ReadOnlyFilesystem", "Read-only"),
-    *("AccessDenied", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403 Forbidden"),
-)
-"""How delta-rs's messages say that a place is missing or closed to us: it has no exceptions of their own for that."""
+    with store.asked(f"the table {table.table_uri} could not be read"):
+        return pa.table(QueryBuilder().register("t", table).execute(sql).read_all())
 
 
 def create(
@@ -100,18 +100,17 @@ def create(
             raise_if_key_not_exists=False,
         )
     except (DeltaError, OSError) as failure:
-        if isinstance(failure, DeltaError) and load(table_uri) is not None:
-            return
-        what = f"the table {table_uri} could not be created ({' '.join(str(failure).split())})"
-        if any(word in str(failure) for word in _NO_PLACE):
-            raise UsageError(f"{what}: the lake must be a place that this user may write to. Correct PENSTOCK_LAKE.") from failure
-        raise RetryError(f"{what}. Try again.") from failure
+        with suppress(JobError):
+            if isinstance(failure, DeltaError) and load(table_uri) is not None:
+                return
+        raise store.failed(failure, f"the table {table_uri} could not be created") from failure
 
 
 def append(table_uri: str, rows: pa.Table, *, partition_by: Sequence[str] = ()) -> int:
     """Append rows, creating the table where there is none. Returns the version that holds them."""
-    write_deltalake(table_uri, rows, mode="append", partition_by=list(partition_by) or None)
-    return DeltaTable(table_uri).version()
+    with store.asked(f"rows could not be added to {table_uri}"):
+        write_deltalake(table_uri, rows, mode="append", partition_by=list(partition_by) or None)
+        return DeltaTable(table_uri).version()
 
 
 def replace(
@@ -124,11 +123,12 @@ def replace(
     properties: Any = CommitProperties(custom_metadata=metadata) if metadata else None
     create(table_uri, rows.schema, partition_by=partition_by, configuration=settings(rows.schema.names))
     try:
-        write_deltalake(
-            table_uri, rows, mode="overwrite", predicate=where, partition_by=list(partition_by), commit_properties=properties
-        )
+        with store.asked(f"{table_uri} could not be written where {where}"):
+            write_deltalake(
+                table_uri, rows, mode="overwrite", predicate=where, partition_by=list(partition_by), commit_properties=properties
+            )
+            return DeltaTable(table_uri).version()
     except CommitFailedError as failure:
         raise RetryError(
             f"another run wrote {table_uri} where {where} at the same time ({failure}). Run this one again."
         ) from failure
-    return DeltaTable(table_uri).version()

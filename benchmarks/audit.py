@@ -64,7 +64,7 @@ def main() -> None:
     began = time.monotonic()
     table = lake.load(batches.events_uri(source))
     assert table is not None
-    partitions = {(0, number): Partition.blank(0, number, wanted // PARTITIONS) for number in range(PARTITIONS)}
+    partitions = {(0, number): Partition(epoch=0, number=number, next=wanted // PARTITIONS) for number in range(PARTITIONS)}
     rows = positions.read(table, partitions)
     found = [finding for partition in partitions.values() for finding in findings.of_partition(partition)]
     done = time.monotonic()

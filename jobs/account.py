@@ -10,11 +10,12 @@ By kind of commit:
 - `acknowledge`: dead letters that somebody looked at, with name and reason in the note.
 
 The rows are a projection of the commits, so whatever a killed run left out is mended by the next one. `settle` does both: it
-looks at the commits since the last that is known to be accounted for, and adds the rows that are missing. How far it has
-looked is an application transaction of the ranges table, moved by compare and set, so that two runs can't add the same rows.
+looks at the commits since the last that is known to be accounted for, and adds their rows. How far it has looked is an
+application transaction of the ranges table, moved by the commit that adds the rows, by compare and set: what lies beyond it has
+no rows yet, and two runs can't add the same ones.
 
-A run that finds nothing new adds no event, but it has learnt that everything up to its moment is in the table: it adds rows of
-empty ranges with that moment, and no commit on the events table. Those rows need no partner: if they are lost, days stay open
+A run that finds nothing new adds no event, but it has learnt that everything up to its moment is in the table: it adds one row
+about no partition with that moment, and no commit on the events table. The row needs no partner: if it is lost, days stay open
 until the next ingest, and the events table, which the later stages pin by version, stays as it was.
 """
 
@@ -23,7 +24,7 @@ import json
 import logging
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Literal
@@ -109,7 +110,7 @@ class Account:
 
 
 def settle(source: Source, closure: Account | None = None) -> int:
-    """Add the rows of all commits that have none yet, and those of `closure`, the account of a run with nothing to read.
+    """Add the rows of all commits that have none yet, and that of `closure`, the account of a run with nothing to read.
 
     Returns the number of commits whose rows were added.
 
@@ -119,7 +120,7 @@ def settle(source: Source, closure: Account | None = None) -> int:
         ranges = _ranges(source)
         settled = ranges.transaction_version(_SETTLED) or 0
         events, commits = lake.log(batches.events_uri(source), after=settled)
-        missing = _missing(commits, ranges, settled)
+        missing = [entry for entry in reversed(commits) if METADATA in entry]
         rows = [row for entry in missing for row in _rows(entry[METADATA], entry["version"])]
         if closure is not None:
             rows += _rows(closure.metadata(), events.version())
@@ -165,15 +166,6 @@ def _ranges(source: Source) -> DeltaTable:
         table = lake.load(uri)
         assert table is not None
     return table
-
-
-def _missing(commits: Iterable[dict[str, Any]], ranges: DeltaTable, settled: int) -> list[dict[str, Any]]:
-    """Of the commits after version `settled`, those with a batch that has no rows yet, the oldest first."""
-    ours = [entry for entry in commits if METADATA in entry]
-    if not ours:
-        return []
-    found = lake.query(ranges, f"select distinct batch from t where version > {settled}").column("batch").to_pylist()
-    return [entry for entry in reversed(ours) if entry[METADATA]["batch"] not in set(found)]
 
 
 def _rows(account: dict[str, Any], version: int) -> list[dict[str, Any]]:

@@ -40,7 +40,8 @@ RANGES = pa.schema(
 )
 """`version` is the events table's version that holds the batch; [start_offset, end_offset) what was read; `counts` the good rows
 as JSON, [[event day, known day, rows], ...]; `dead_counts` the dead letters, [[known day, reason, rows], ...]; `read_up_to` the
-moment at which the end offsets were taken. `jobs.account` says what each `kind` means by them."""
+moment at which the end offsets were taken. Where a row is about no partition, `kafka_partition` is null. `jobs.account` says what
+each `kind` means by them."""
 
 
 def events_uri(source: Source) -> str:
@@ -72,8 +73,9 @@ REWRITE = "rewrite"
 """The application transaction moved by whatever changes rows that were read already: of two such at once, one is refused."""
 
 
-def ranges(source: Source, columns: str = "*", where: str = "true") -> pa.Table:
-    """The rows of the account that describe the table as it is: a rebuild voids those of the epochs before it.
+def ranges(source: Source, columns: str = "*", where: str = "true", *, version: int | None = None) -> pa.Table:
+    """The rows of the account that describe the table as it is, or was at a version of the events: a rebuild voids those of the
+    epochs before it.
 
     `columns` and `where` are SQL over RANGES; the oldest row comes first. Without an account there are no rows, and no columns.
     """
@@ -81,16 +83,24 @@ def ranges(source: Source, columns: str = "*", where: str = "true") -> pa.Table:
     if table is None:
         return pa.table({})
     return lake.query(
-        table,
-        f"select {columns} from t where ({where}) and topic_epoch >= "
-        "(select coalesce(max(topic_epoch), 0) from t where kind = 'rebuild') order by version, kafka_partition, start_offset",
+        table, f"select {columns} from t where ({where}) and {_valid(version)} order by version, kafka_partition, start_offset"
     )
 
 
 def read_up_to(source: Source) -> datetime | None:
     """The newest moment such that all that had reached Kafka by then is in the table; None where nothing was ingested."""
-    moments = ranges(source, "read_up_to, version, kafka_partition, start_offset", "read_up_to is not null")
-    return max(moments.column("read_up_to").to_pylist()) if len(moments) else None
+    table = lake.load(ranges_uri(source))
+    if table is None:
+        return None
+    found = lake.query(table, f"select max(read_up_to) as moment from t where {_valid()}")
+    moment: datetime | None = found.column("moment")[0].as_py()
+    return moment
+
+
+def _valid(version: int | None = None) -> str:
+    """The SQL condition on rows of the account that no rebuild has voided, as of a version of the events."""
+    by_then = "true" if version is None else f"version <= {version}"
+    return f"{by_then} and topic_epoch >= (select coalesce(max(topic_epoch), 0) from t where kind = 'rebuild' and {by_then})"
 
 
 def closes_at(pipeline: Pipeline, day: date) -> datetime:

@@ -42,6 +42,12 @@ def recreate(source: Source, partitions: int = 2) -> None:
     admin = AdminClient(client_settings())
     admin.delete_topics([source.topic])[source.topic].result(10)
     create(source.topic, partitions)
+    # The broker answers before all that it tells of topics is up to date.
+    for _ in range(100):
+        if source.topic in Cluster().topics([source.topic]):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{source.topic} did not come back")
 
 
 def forget(source: Source, offset: int, partition: int = 0) -> None:
@@ -227,10 +233,12 @@ def assert_accounted(source: Source) -> None:
     account = batches.ranges(source).to_pylist()
     for row in account:
         key = (row["topic_epoch"], row["kafka_partition"])
-        assert row["start_offset"] == reached.get(key, 0)
-        reached[key] = row["end_offset"]
         without = sum(span["end"] - span["start"] for span in row["spans"])
         assert row["good"] + row["dead"] + without == row["end_offset"] - row["start_offset"]
+        if row["start_offset"] == row["end_offset"]:
+            continue  # A run that found nothing new.
+        assert row["start_offset"] == reached.get(key, 0)
+        reached[key] = row["end_offset"]
     assert sum(row["good"] for row in account) == len(offsets(source, "rejected_reason is null"))
     assert sum(row["dead"] for row in account) == len(offsets(source, "rejected_reason is not null"))
     counted = sum(count for row in account for _, _, count in json.loads(row["counts"]))

@@ -7,11 +7,12 @@ import numpy as np
 from confluent_kafka import Message  # noqa: TID253
 
 from jobs.audit.findings import Finding
-from jobs.audit.positions import DEAD, GOOD, Offsets, Partition
+from jobs.audit.positions import EXPLAINED, ROWS, Offsets, Partition
 from jobs.kafka import Bounds
 from jobs.stream import consumer, messages
 
-_ROWS = 3 * GOOD | 3 * DEAD
+SLICE = 1 << 24
+"""Offsets that are compared at once."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -30,9 +31,11 @@ class Told:
 
 def ends(partition: Partition, held: Bounds) -> tuple[Told, list[Finding]]:
     """Compare where the partition begins and ends."""
-    kept = partition.states[: held.earliest] & _ROWS
     told = Told(
-        earliest=held.earliest, end=held.end, lag=max(0, held.end - partition.next), only_here=int(np.count_nonzero(kept))
+        earliest=held.earliest,
+        end=held.end,
+        lag=max(0, held.end - partition.next),
+        only_here=partition.rows_below(held.earliest),
     )
     where = {"epoch": partition.epoch, "partition": partition.number}
     if partition.next < held.earliest:
@@ -48,22 +51,27 @@ def ends(partition: Partition, held: Bounds) -> tuple[Told, list[Finding]]:
 def records(topic: str, partition: Partition, told: Told, *, compacted: bool) -> Iterator[Finding]:
     """Read what Kafka holds of [earliest, next), and compare: what is there must be a row here, and the other way round."""
     start, end = told.earliest, min(partition.next, told.end)
-    here = (partition.states[start:end] & _ROWS) > 0
-    there = np.zeros(max(0, end - start), dtype=bool)
+    told.compared = 0
+    missing, gone = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     reader = consumer("read_committed")
     try:
-        for some in messages(reader, topic, partition.number, start, end):
-            there[np.fromiter(map(Message.offset, some), np.int64, len(some)) - start] = True
+        for first in range(start, end, SLICE):
+            last = min(first + SLICE, end)
+            states = partition.states(first, last)
+            here, there = (states & ROWS) > 0, np.zeros(last - first, dtype=bool)
+            for some in messages(reader, topic, partition.number, first, last):
+                there[np.fromiter(map(Message.offset, some), np.int64, len(some)) - first] = True
+            told.compared += int(np.count_nonzero(here & there))
+            # What was erased here may still be in Kafka: it is explained, and no finding.
+            missing.append(np.flatnonzero(there & ~here & ((states & EXPLAINED) == 0)) + first)
+            if compacted:
+                told.only_here += int(np.count_nonzero(here & ~there))
+            else:
+                gone.append(np.flatnonzero(here & ~there) + first)
     finally:
         reader.close()
-    told.compared = int(np.count_nonzero(here & there))
-    missing, gone = np.flatnonzero(there & ~here) + start, np.flatnonzero(here & ~there) + start
-    # What was erased here may still be in Kafka: it is explained, and no finding.
-    yield from _runs(partition, missing[partition.states[missing] & 16 == 0], "a record of Kafka that has no row")
-    if compacted:
-        told.only_here += len(gone)
-    else:
-        yield from _runs(partition, gone, "a row whose record Kafka doesn't have")
+    yield from _runs(partition, np.concatenate(missing), "a record of Kafka that has no row")
+    yield from _runs(partition, np.concatenate(gone), "a row whose record Kafka doesn't have")
 
 
 def _runs(partition: Partition, offsets: Offsets, what: str) -> Iterator[Finding]:

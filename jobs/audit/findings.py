@@ -1,7 +1,7 @@
 """What is wrong with a partition's positions, as runs of offsets."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -59,25 +59,51 @@ def of_partition(partition: Partition) -> Iterator[Finding]:
     def found(what: str, start: int, end: int) -> Finding:
         return Finding(what=what, epoch=partition.epoch, partition=partition.number, start=start, end=end)
 
-    # Few states occur, and nearly always none is wrong: looked up before anything is looked at one by one.
-    if len(partition.states) and _WRONG[np.flatnonzero(np.bincount(partition.states, minlength=64))].any():
-        at = np.flatnonzero(_WRONG[partition.states])
-        states = partition.states[at]
-        breaks = np.flatnonzero((np.diff(at) != 1) | (np.diff(states) != 0)) + 1
-        for run in np.split(np.arange(len(at)), breaks):
-            verdict = _VERDICTS[int(states[run[0]])]
-            assert verdict is not None
-            yield found(verdict, int(at[run[0]]), int(at[run[-1]]) + 1)
+    for state, start, end in _joined(_runs(partition)):
+        verdict = _VERDICTS[state]
+        assert verdict is not None
+        yield found(verdict, start, end)
     for offsets in partition.beyond:
         for offset, _ in sorted(Counter(offsets.tolist()).items()):
             yield found(_BEYOND, offset, offset + 1)
+
+
+def _runs(partition: Partition) -> Iterator[tuple[int, int, int]]:
+    """Wrong states, and the offsets [start, end) that have them, piece by piece."""
+    for begin, end, states in partition.pieces():
+        if isinstance(states, int):
+            if _WRONG[states]:
+                yield states, begin, end
+            continue
+        # Few states occur, and nearly always none is wrong: looked up before anything is looked at one by one.
+        if not _WRONG[np.flatnonzero(np.bincount(states, minlength=64))].any():
+            continue
+        at = np.flatnonzero(_WRONG[states])
+        wrong = states[at]
+        breaks = np.flatnonzero((np.diff(at) != 1) | (np.diff(wrong) != 0)) + 1
+        for run in np.split(np.arange(len(at)), breaks):
+            yield int(wrong[run[0]]), begin + int(at[run[0]]), begin + int(at[run[-1]]) + 1
+
+
+def _joined(runs: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+    """The runs, those joined that go on in the next piece."""
+    before: tuple[int, int, int] | None = None
+    for state, start, end in runs:
+        if before is not None and (before[0], before[2]) == (state, start):
+            start = before[1]
+        elif before is not None:
+            yield before
+        before = state, start, end
+    if before is not None:
+        yield before
 
 
 def of_account(rows: list[dict[str, Any]]) -> Iterator[Finding]:
     """Where the batches of a partition leave a gap between each other, or overlap."""
     reached: dict[tuple[int, int], int] = {}
     for row in rows:
-        if row["kind"] not in ("ingest", "rebuild"):
+        # What read nothing may tell of where a partition stood long ago: it was planned then, and settled after others.
+        if row["kind"] not in ("ingest", "rebuild") or row["start_offset"] == row["end_offset"]:
             continue
         key = (row["topic_epoch"], row["kafka_partition"])
         start, before = row["start_offset"], reached.get(key, 0)

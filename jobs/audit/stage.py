@@ -21,6 +21,10 @@ SHOWN = 20
 """Findings in the message; the report has them all, up to MOST."""
 MOST = 10_000
 
+_COLUMNS = "kind, batch, version, topic_epoch, kafka_partition, start_offset, end_offset, spans"
+_TELLING = "end_offset > start_offset or kind in ('replay', 'erase')"
+"""Rows of the account that say something of an offset: those of runs that found nothing new may be many more."""
+
 
 def run(job: Job) -> None:
     """Audit the sources of the job. Raises DataError with the ranges where something is wrong."""
@@ -51,7 +55,7 @@ def audit(cluster: Cluster, source: Source, *, read_kafka: bool) -> tuple[dict[s
         return {"rows": 0, "partitions": {}, "findings": [], "never_ingested": True}, []
     # What was committed after the handle was loaded is for the next audit.
     account.settle(source)
-    rows = [row for row in batches.ranges(source).to_pylist() if row["version"] <= table.version()]
+    rows = batches.ranges(source, _COLUMNS, _TELLING, version=table.version()).to_pylist()
     partitions = _partitions(source, table, rows)
     count = positions.read(table, partitions)
     found = [*findings.of_account(rows)]
@@ -93,7 +97,7 @@ def _partitions(source: Source, table: Any, rows: list[dict[str, Any]]) -> dict[
             continue
         if (epoch, number) not in partitions:
             stored = table.transaction_version(batches.position_id(source, epoch, number)) or 0
-            partitions[epoch, number] = Partition.blank(epoch, number, stored)
+            partitions[epoch, number] = Partition(epoch=epoch, number=number, next=stored)
         for span in row["spans"] or ():
             flag = REPLAYED if span["reason"] == "replayed" else EXPLAINED
             partitions[epoch, number].mark(span["start"], span["end"], flag)
@@ -108,7 +112,7 @@ def _against(
     found: list[Finding] = []
     for number, held in sorted(cluster.bounds([topic])[source.topic].items()):
         # A partition that was never read stands at 0: what expired of it before is not lost to us, but recorded when it is read.
-        partition = partitions.get((epoch, number)) or Partition.blank(epoch, number, held.earliest)
+        partition = partitions.get((epoch, number)) or Partition(epoch=epoch, number=number, next=held.earliest)
         told[number], wrong = against.ends(partition, held)
         found += wrong
         if read_kafka:

@@ -77,10 +77,10 @@ def catch_up(
 
 
 def _keep(made: Plan, done: Sequence[Done]) -> bool:
-    """Commit what was read and account for it; where there was nothing to read, only the account."""
+    """Commit what was read and account for it; where there was nothing to read, only the account, if it closes anything."""
     told = made.account(done)
     if made.is_empty:
-        account.settle(made.source, closure=told)
+        account.settle(made.source, closure=told if told.read_up_to else None)
         return True
     files = [written for one in done for written in one.files]
     if not commit(made.source, made.table, files, told, made.transactions()):

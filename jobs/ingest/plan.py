@@ -96,9 +96,9 @@ class Plan:
         }
 
     def account(self, done: Sequence[Done]) -> Account:
-        """What the batch read, partition by partition; a partition may have been read in several parts."""
+        """What the batch read, partition by partition; a partition may have been read in several parts. Where nothing was, the
+        account is about no partition: one row for all of them."""
         read = [_partition(work, [one for one in done if one.range.partition == work.partition]) for work in self.ranges]
-        stands = [Partition(partition=number, start=at, end=at) for number, at in sorted(self.positions.items())]
         return Account(
             kind=self.kind,
             batch=self.batch,
@@ -106,7 +106,7 @@ class Plan:
             topic=self.source.topic,
             topic_id=self.topic_id,
             epoch=self.epoch,
-            partitions=read or stands,
+            partitions=read or [Partition(partition=None)],
             read_up_to=self.read_up_to,
         )
 

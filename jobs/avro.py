@@ -5,6 +5,7 @@ Python's years failed its record, and bytes nested in a recursive schema could e
 """
 
 import json
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -21,6 +22,8 @@ from jobs import record, schema_registry
 from jobs.errors import UsageError
 from pipelines.declare import Source
 
+log = logging.getLogger(__name__)
+
 _FRAME = 5
 """Bytes before the record where a registry is used: 0, and the schema's number in four, the most significant first."""
 
@@ -28,7 +31,8 @@ _FRAME = 5
 def read(source: Source, raw: bytes | None) -> dict[str, Any]:
     """The record's fields by name, nested records as dicts, logical types as Python's.
 
-    Raises Unfit for bytes that are no such record, RetryError where the registry is away, UsageError where it can't be used.
+    Raises Unfit for bytes that are no such record, or name no schema that can be used, RetryError where the registry is away,
+    UsageError where it can't be used.
     """
     if not raw:
         raise record.Unfit(record.TOMBSTONE)
@@ -37,12 +41,10 @@ def read(source: Source, raw: bytes | None) -> dict[str, Any]:
     if raw[0] != 0 or len(raw) < _FRAME:
         raise record.Unfit("no schema number before the record")
     number = int.from_bytes(raw[1:_FRAME], "big")
-    schema = schema_registry.schema(number)
-    if schema is None:
-        raise record.Unfit(f"unknown schema {number}")
-    reader = _registered(number, schema)
-    if reader is None:
-        raise record.Unfit(f"schema {number} is no Avro record")
+    reader = _registered(number, schema_registry.schema(number))
+    # Reasons name no number: garbage has any, and each reason is counted by itself for ever.
+    if isinstance(reader, str):
+        raise record.Unfit(reader)
     return _read(reader, raw[_FRAME:])
 
 
@@ -79,13 +81,14 @@ def _declared(name: str, text: str) -> _Reader:
 
 
 @lru_cache(maxsize=1024)
-def _registered(number: int, text: str) -> _Reader | None:
+def _registered(number: int, text: str) -> _Reader | str:
+    """The reader of a registered schema, or why there is none."""
     try:
-        return _reader(text)
+        reader = _reader(text)
     except _UNREADABLE as failure:
-        raise UsageError(
-            f"schema {number} of the registry can't be read ({failure}): it must be Avro, with all types in its own text."
-        ) from None
+        log.warning("schema %d of the registry can't be read: %s", number, failure)
+        return "the schema is no Avro"
+    return reader or "the schema is no Avro record"
 
 
 _UNREADABLE = (SchemaParseException, UnknownType, ValueError, KeyError, TypeError)

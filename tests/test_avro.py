@@ -268,7 +268,7 @@ class Registry:
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    schema_registry._fetched.cache_clear()
+    monkeypatch.setattr(schema_registry, "_asked_for", schema_registry._Asked())
     avro._registered.cache_clear()
     monkeypatch.setattr(schema_registry, "PAUSES", (0.01, 0.01))
     served = Registry()
@@ -297,9 +297,9 @@ def test_what_is_not_framed_or_unknown_has_its_reason(registry: Registry) -> Non
     registry.put(8, "string")
     good = framed(7, order(OLD))
     reasons = {
-        framed(9, order(OLD)): "unknown schema 9",
-        framed(2**32 - 1, order(OLD)): f"unknown schema {2**32 - 1}",
-        framed(8, b"\x02a"): "schema 8 is no Avro record",
+        framed(9, order(OLD)): "unknown schema",
+        framed(2**32 - 1, order(OLD)): "unknown schema",
+        framed(8, b"\x02a"): "the schema is no Avro record",
         b'{"id": "a"}': "no schema number before the record",
         b"\0\0\0": "no schema number before the record",
         framed(7, b""): "not Avro",
@@ -365,16 +365,43 @@ def test_an_address_without_a_registry_makes_no_dead_letters(registry: Registry,
         decode(source(None), [framed(7, order(OLD))])
 
 
+def test_garbage_makes_neither_many_reasons_nor_many_requests(registry: Registry) -> None:
+    registry.put(7, OLD)
+    good = framed(7, order(OLD))
+    garbage = [framed(1000 + number, order(OLD)) for number in range(500)]
+    decoded = decode(source(None), [good, *garbage, good])
+    assert decoded.index.to_pylist() == [0, 501]
+    assert set(decoded.rejected.values()) == {schema_registry.UNKNOWN, schema_registry.NOT_ASKED}
+    assert len(registry.asked) == 1 + schema_registry.MOST_UNKNOWN
+
+
+def test_a_schema_that_is_registered_later_is_found(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    early = [framed(number, order(OLD)) for number in range(200)]
+    assert len(decode(source(None), early).rejected) == 200
+    for number in range(200):
+        registry.put(number, OLD)
+    assert len(decode(source(None), early).rejected) == 200, "it is not asked for with each record"
+    monkeypatch.setattr(schema_registry, "FORGET", 0.0)
+    assert len(decode(source(None), early).good) == 200
+
+
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("more", "reason"),
     [
-        ({"schemaType": "PROTOBUF", "schema": "message A {}"}, "schema 7 of http.* is of kind PROTOBUF"),
-        ({"references": [{"name": "Address", "subject": "address", "version": 1}]}, "split over references"),
-        ({"schema": json.dumps(schema(id="Unheard"))}, "schema 7 of the registry can't be read"),
-        ({"schema": "not JSON"}, "schema 7 of the registry can't be read"),
+        ({"schemaType": "PROTOBUF", "schema": "message A {}"}, "the schema is no Avro"),
+        ({"schemaType": "JSON", "schema": "{}"}, "the schema is no Avro"),
+        ({"references": [{"name": "Address", "subject": "address", "version": 1}]}, "the schema is split over references"),
+        ({"schema": json.dumps(schema(id="Unheard"))}, "the schema is no Avro"),
+        ({"schema": "not JSON"}, "the schema is no Avro"),
     ],
 )
-def test_schemas_that_can_not_be_used_are_refused(registry: Registry, more: dict[str, Any], words: str) -> None:
-    registry.put(7, OLD, **more)
-    with pytest.raises(UsageError, match=words):
-        decode(source(None), [framed(7, order(OLD))])
+def test_one_record_with_a_schema_that_can_not_be_used_does_not_stop_the_others(
+    registry: Registry, more: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.put(7, OLD)
+    registry.put(8, OLD, **more)
+    good, other = framed(7, order(OLD)), framed(8, order(OLD))
+    decoded = decode(source(None), [good, other, other, good])
+    assert decoded.index.to_pylist() == [0, 3] and decoded.rejected == {1: reason, 2: reason}
+    assert registry.asked == ["/schemas/ids/7", "/schemas/ids/8"]
+    assert [one.getMessage()[:8] for one in caplog.records if one.levelname == "WARNING"] == ["schema 8"], "told once"

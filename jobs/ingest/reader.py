@@ -25,6 +25,9 @@ BLOCK_RECORDS = 50_000
 BLOCK_BYTES = 16 << 20
 """Records are decoded in blocks of at most so many, or so many bytes of values."""
 
+NEAR = 50_000
+"""Gaps less than so many offsets apart are read again together: asking Kafka for another place takes as long as these records."""
+
 TELL = 15.0
 """Seconds between two lines about the progress of one range."""
 
@@ -70,10 +73,12 @@ class Reader:
 
     def _spans(self, work: Range, missing: list[holes.Gap]) -> list[tuple[int, int, str]]:
         unknown = [(start, end) for start, end in missing if end > work.first]
-        seen: Iterator[holes.Offsets] = iter(())
-        if unknown:
-            again = work.part(max(work.first, unknown[0][0]), unknown[-1][1])
-            seen = (np.fromiter(map(Message.offset, block), np.int64, len(block)) for block in _blocks(self._uncommitted, again))
+        # The gaps alone are read again: between them may lie all the rest of the range.
+        seen = (
+            np.fromiter(map(Message.offset, block), np.int64, len(block))
+            for start, end in holes.stretches(unknown, NEAR)
+            for block in _blocks(self._uncommitted, work.part(max(work.first, start), end))
+        )
         return holes.classify(missing, seen, first=work.first, compacted=work.compacted, erased=work.erased)
 
     @cached_property

@@ -15,6 +15,9 @@ from jobs.ingest.holes import Offsets
 from jobs.ingest.ranges import Done, Range
 from jobs.letters import IMPLAUSIBLE
 
+_EARLIEST, _LATEST = record.EARLIEST // 1000, record.LATEST // 1000
+"""In Kafka's unit, milliseconds: an implausible timestamp may be too large to be multiplied."""
+
 FLUSH_BYTES = 48 << 20
 """Decoded rows are written out beyond this, so a range's length does not show in memory."""
 
@@ -29,7 +32,11 @@ _DEAD = {
 
 
 class Writer:
-    """Collects decoded rows of one range and writes them out when they weigh too much."""
+    """Collects decoded rows of one range and writes them out when they weigh too much.
+
+    A record whose Kafka timestamp is implausible is a dead letter. No day lies after the year 9999, so its known time is brought
+    between 1970 and record.LATEST: the nearer of the two, which are implausible themselves, so that a replay leaves it dead.
+    """
 
     def __init__(self, work: Range, done: Done) -> None:
         self._work = work
@@ -44,11 +51,12 @@ class Writer:
         """Decode a block of records."""
         values = list(map(Message.value, messages))
         decoded = decode(self._work.source, values)
-        # Kafka's timestamps are milliseconds.
-        known = np.fromiter((stamp for _, stamp in map(Message.timestamp, messages)), np.int64, len(messages)) * 1000
+        stamps = np.fromiter((stamp for _, stamp in map(Message.timestamp, messages)), np.int64, len(messages))
+        plausible = (stamps >= _EARLIEST) & (stamps < _LATEST)
+        # Not EARLIEST: that is a plausible time, and a replay would take it for the record's own.
+        known = np.clip(stamps, 0, _LATEST) * 1000
         index = decoded.index.to_numpy()
         good = decoded.good
-        plausible = (known >= record.EARLIEST) & (known < record.LATEST)
         if not plausible.all():
             fits = plausible[index]
             decoded.rejected.update(dict.fromkeys(index[~fits].tolist(), IMPLAUSIBLE))

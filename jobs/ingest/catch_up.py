@@ -29,6 +29,10 @@ _Of = TypeVar("_Of")
 class Engine(Protocol):
     """Who reads ranges."""
 
+    @property
+    def scale(self) -> int:
+        """How many times as large as usual its batches may be, so that each of its cores has enough to do."""
+
     def read_all(self, ranges: Sequence[Range]) -> list[Done]:
         """Read every range; what it returns is all that may be committed."""
 
@@ -59,7 +63,7 @@ def catch_up(
         plans = _each(
             pending,
             lambda source: plan.make(
-                cluster, source, reaches[source.name], run_id, accept=accept, records=progress[source.name].limit
+                cluster, source, reaches[source.name], run_id, accept=accept, records=progress[source.name].limit(engine.scale)
             ),
         )
         done = engine.read_all([work for made in plans for work in made.ranges])

@@ -5,11 +5,13 @@ processes serve all batches of a run.
 """
 
 import logging
+import math
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 from jobs import lifeline
 from jobs.errors import RetryError
@@ -25,6 +27,8 @@ ALONE = 300_000
 
 class LocalEngine:
     """Reads ranges on this machine, with as many processes as it has cores."""
+
+    scale = 1
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
@@ -45,6 +49,8 @@ class LocalEngine:
         try:
             return [done for answer in self._pool.map(read_here, shares) for done in answer]
         except BrokenProcessPool as failure:
+            # A broken pool takes no work any more: the next batch of a service starts another.
+            self.close()
             raise RetryError(
                 "a reading process died (it may have been killed, or out of memory). Nothing of this batch was "
                 "committed; try again."
@@ -58,8 +64,33 @@ class LocalEngine:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """The cores that this process may use, at least 1: a container's share of the machine counts, rounded up."""
+    return max(1, min([len(os.sched_getaffinity(0)), *map(math.ceil, _quotas(Path("/")))]))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """How many cores' time the control groups that this process is in, and those above, allow; nothing where none says."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        hierarchy = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+        # In a container the path may be the host's, and its groups are not to be seen: then the container's own is the top.
+        group = hierarchy / path.lstrip("/")
+        for folder in (group, *(above for above in group.parents if above.is_relative_to(hierarchy))):
+            try:
+                if controllers:
+                    quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+                else:
+                    quota, period = (folder / "cpu.max").read_text().split()
+            except OSError:
+                continue
+            if quota.strip() not in ("max", "-1"):
+                yield int(quota) / int(period)
 
 
 def read_here(ranges: Sequence[Range]) -> list[Done]:

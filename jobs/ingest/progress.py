@@ -50,13 +50,12 @@ class Progress:
         """A new round of a service begins."""
         self.open_transaction = reach.undecided
 
-    @property
-    def limit(self) -> int:
-        """About how many records the next batch may have."""
+    def limit(self, scale: int) -> int:
+        """About how many records the next batch may have, by an engine whose batches are `scale` times as large."""
         records = self.good + self.dead
         if not records:
             return min(plan.BATCH_RECORDS, FIRST_RECORDS)
-        return max(1, min(plan.BATCH_RECORDS, BATCH_BYTES * records // max(1, self.bytes)))
+        return max(1, min(scale * plan.BATCH_RECORDS, scale * BATCH_BYTES * records // max(1, self.bytes)))
 
     def note(self, made: Plan, done: Sequence[Done], seconds: float) -> None:
         """Add a batch that is committed."""

@@ -141,20 +141,33 @@ def settle(source: Source, closure: Account | None = None) -> int:
     )
 
 
-def erased(source: Source, topic_id: str) -> dict[int, tuple[tuple[int, int], ...]]:
-    """The spans [start, end) of a topic that were erased, by partition, ascending, whatever was rebuilt since."""
-    table = lake.load(batches.ranges_uri(source))
-    if table is None:
+def erased(source: Source, table: DeltaTable, topic_id: str, epoch: int) -> dict[int, tuple[tuple[int, int], ...]]:
+    """The spans [start, end) of a topic that were erased and must not come back when it is read in `epoch`, by partition,
+    ascending, whatever was rebuilt since. `table` is the events table's handle; the account must be settled.
+
+    An offset means the same record in all epochs of one topic id, up to where the topic ended when a later one began: beyond
+    that, a topic that had lost its tail has other records. Of those that came between the loss and the new epoch nobody can tell:
+    they stay away where an erased one was.
+    """
+    ranges = lake.load(batches.ranges_uri(source))
+    if ranges is None:
         return {}
     rows = lake.query(
-        table, f"select kafka_partition, spans from t where topic_id = '{topic_id}' and kind in ('erase', 'rebuild')"
+        ranges,
+        "select kafka_partition, topic_epoch, spans from t "
+        f"where topic_id = '{topic_id}' and topic_epoch <= {epoch} and kind in ('erase', 'rebuild')",
     )
     found: dict[int, set[tuple[int, int]]] = {}
     for row in rows.to_pylist():
-        gone = {(span["start"], span["end"]) for span in row["spans"] or () if span["reason"] == "erased"}
-        if gone:
-            found.setdefault(row["kafka_partition"], set()).update(gone)
-    return {partition: tuple(sorted(spans)) for partition, spans in found.items()}
+        gone = [(span["start"], span["end"]) for span in row["spans"] or () if span["reason"] == "erased"]
+        if not gone:
+            continue
+        partition, later = row["kafka_partition"], range(row["topic_epoch"] + 1, epoch + 1)
+        ends = [table.transaction_version(batches.same_id(source, topic_id, one, partition)) for one in later]
+        limit = min((end for end in ends if end is not None), default=None)
+        same = {(start, end if limit is None else min(end, limit)) for start, end in gone if limit is None or start < limit}
+        found.setdefault(partition, set()).update(same)
+    return {partition: tuple(sorted(spans)) for partition, spans in found.items() if spans}
 
 
 def _ranges(source: Source) -> DeltaTable:

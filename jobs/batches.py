@@ -69,6 +69,12 @@ def topic_id(source: Source, kafkas_own: str) -> str:
     return f"kafka/{source.topic}/id/{kafkas_own}"
 
 
+def same_id(source: Source, kafkas_own: str, epoch: int, partition: int) -> str:
+    """The application transaction that holds where a partition of this topic ended when the epoch began: offsets below it mean
+    the records that they meant in the epochs before in which the same topic was read; none means all of them."""
+    return f"kafka/{source.topic}/id/{kafkas_own}/{epoch}/{partition}"
+
+
 REWRITE = "rewrite"
 """The application transaction moved by whatever changes rows that were read already: of two such at once, one is refused."""
 

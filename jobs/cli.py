@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
         **job.report,
     }
     if options.json:
-        print(report.dumps(closed))
+        print(report.dumps(closed | job.shown))
     if options.report:
         try:
             options.report.write_text(report.dumps(closed))

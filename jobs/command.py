@@ -28,6 +28,9 @@ class Job:
     interval: Interval | None = None
     report: dict[str, Any] = field(default_factory=dict)
     """The stage's part of the run report; the stage fills it as it goes, so that a failure reports what was done."""
+    shown: dict[str, Any] = field(default_factory=dict)
+    """What `--json` prints beside the report, and no report keeps: values of records, which `penstock erase` could not take
+    out of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

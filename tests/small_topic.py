@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from jobs import batches, lake, stream
 from jobs.command import Job
+from jobs.errors import RetryError
 from jobs.ingest import stage
 from jobs.kafka import Cluster, client_settings
 from pipelines.declare import Field, Source
@@ -42,6 +43,16 @@ def recreate(source: Source, partitions: int = 2) -> None:
     admin = AdminClient(client_settings())
     admin.delete_topics([source.topic])[source.topic].result(10)
     create(source.topic, partitions)
+    for _ in range(100):
+        # The broker's parts learn of both one after the other.
+        cluster = Cluster()
+        try:
+            if len(cluster.bounds(cluster.topics([source.topic]).values())[source.topic]) == partitions:
+                return
+        except (KeyError, RetryError):
+            pass
+        time.sleep(0.1)
+    raise AssertionError("the topic that was created again is not there")
     # The broker answers before all that it tells of topics is up to date.
     for _ in range(100):
         if source.topic in Cluster().topics([source.topic]):

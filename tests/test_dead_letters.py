@@ -8,6 +8,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections import Counter
+from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -54,10 +55,11 @@ def mend(source: Source, **options: Any) -> dict[str, Any]:
 
 
 def listed(source: Source, **options: Any) -> dict[str, Any]:
-    """List. Returns what the report says of the source."""
+    """List. Returns what the report says of the source, and the samples that are shown beside it."""
     made = job(source, "list", **options)
     show.run(made)
-    return made.report["sources"][source.name]  # type: ignore[no-any-return]
+    assert "samples" not in made.report["sources"][source.name]
+    return made.report["sources"][source.name] | {"samples": made.shown["samples"][source.name]}  # type: ignore[no-any-return]
 
 
 def bury(source: Source, letters: int = 6) -> None:
@@ -275,7 +277,7 @@ def test_a_rebuild_beside_a_replay_wins_or_gives_up_but_never_doubles(source: So
 
     # The other way round: the rebuild is first, and there is nothing left to replay.
     produce(source, [order(12)])
-    ingest(strict(source))
+    ingest(replace(mended(source), fields=(*strict(source).fields, Field("note"))))
 
     def late(*arguments: Any) -> bool:
         monkeypatch.setattr(replay, "commit", by_replay)

@@ -22,6 +22,7 @@ from small_topic import (
     recreate,
     rows,
     spans,
+    version,
     wait_for_compaction,
 )
 
@@ -108,6 +109,8 @@ def test_until_a_moment_reads_what_is_older_and_closes_no_day(source: Source) ->
         ({"continuous": True, "rebuild": True}, "--continuous and --rebuild exclude each other"),
         ({"continuous": True, "until": "2013-04-01T06:00:00Z"}, "exclude each other"),
         ({"continuous": True, "metrics": "here"}, "'here' is no address"),
+        ({"continuous": True, "accept_loss": True}, "--continuous and --accept-loss exclude each other: a service would accept"),
+        ({"continuous": True, "accept_new_topic": True}, "--accept-new-topic, then start the service without"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(source: Source, options: dict[str, Any], message: str) -> None:
@@ -123,9 +126,10 @@ def test_metrics_stay_on_loopback_unless_a_host_is_named() -> None:
 
 
 def test_a_rebuild_reads_again_by_todays_contract_and_later_runs_go_on(source: Source) -> None:
-    produce(source, [order(n, note="x") if n % 4 else order(n, cents="7") for n in range(20)])
-    assert ingest(source)["dead"] == 5
-    wider = declare(source.topic, fields=(Field("id", required=True), Field("at", "timestamp", required=True), Field("note")))
+    produce(source, [order(n, note="x") if n % 4 else order(n) for n in range(20)])
+    strict = declare(source.topic, fields=(*source.fields, Field("note", required=True)))
+    assert ingest(strict)["dead"] == 5
+    wider = declare(source.topic, fields=(*source.fields, Field("note"), Field("text", default="none")))
     told = ingest(wider, rebuild=True)
     assert (told["good"], told["dead"], told["epoch"]) == (20, 0, 1)
     assert {(row["topic_epoch"], row["rejected_reason"]) for row in rows(wider)} == {(1, None)}
@@ -167,6 +171,42 @@ def test_a_killed_rebuild_leaves_the_old_table_or_the_new_one(source: Source, de
     assert {row["topic_epoch"] for row in rows(source)} == ({1} if death in ("committed", "accounting") else {0})
     assert offsets(source) == [(0, n) for n in range(40)] + [(1, n) for n in range(10)]
     assert_accounted(source)
+
+
+def test_a_rebuild_sees_that_the_topic_lost_its_tail(source: Source) -> None:
+    produce(source, [order(n) for n in range(10)])
+    ingest(source)
+    reach = _reach(source)
+    ends = {0: 7, 1: 0}
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(DataError, match="partition 0: 3 rows, offsets 7 to 9"):
+        # A broker can't be made to forget its newest records.
+        patched.setattr(rebuild, "ends", lambda *_: ends)
+        rebuild.rebuild(source, reach, local_engine.read_here, "r", accept_loss=False)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_is_created_again_while_it_is_read_is_not_mixed_in(
+    source: Source, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(source, [order(n) for n in range(10)])
+    ingest(source)
+    reach, standing = _reach(source), version(source)
+    produce(source, [order(n) for n in range(10, 15)])
+    read_all = local_engine.LocalEngine.read_all
+
+    def read(engine: local_engine.LocalEngine, ranges: Any) -> Any:
+        done = read_all(engine, ranges)
+        recreate(source)
+        return done
+
+    with monkeypatch.context() as patched, pytest.raises(RetryError, match="was created again while it was read; nothing"):
+        patched.setattr(local_engine.LocalEngine, "read_all", read)
+        ingest(source, rebuild=again)
+    assert version(source) == standing
+    with pytest.raises(RetryError, match="was created again while it was read; nothing"):
+        plan.make(Cluster(), source, reach, "late")
+    with pytest.raises(DataError, match="created again"):
+        ingest(source)
 
 
 def _reach(source: Source) -> plan.Reach:
@@ -230,6 +270,12 @@ def test_a_compacted_topic_has_holes_that_are_no_loss() -> None:
     assert ingest(compacted)["good"] == 50
     wait_for_compaction(compacted)
     # Read again, most offsets are gone; the newest of each key and what follows are there.
+    before, version_before = offsets(compacted), version(compacted)
+    with pytest.raises(
+        DataError, match=r"no longer has \d+ records that compacted holds(.|\n)*offsets 0 to \d+\n(.|\n)*--accept-loss"
+    ):
+        ingest(compacted, rebuild=True)
+    assert (offsets(compacted), version(compacted)) == (before, version_before)
     told = ingest(compacted, rebuild=True, accept_loss=True)
     held = [offset for _, offset in offsets(compacted)]
     assert 0 < len(held) < 50 and held[-1] >= 49

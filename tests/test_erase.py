@@ -23,7 +23,7 @@ import small_topic
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
-from small_people import DAY, FIELDS, KEY, OTHERS, PEOPLE, assert_gone, derive, erase, pipeline, read_in, traces
+from small_people import DAY, FIELDS, KEY, OTHERS, PEOPLE, assert_gone, derive, erase, held, pipeline, read_in, traces
 
 import pipelines
 from jobs import account, batches, cli, contract, lake, letters, registry
@@ -33,7 +33,9 @@ from jobs.command import Job
 from jobs.commit import commit
 from jobs.erase import events, leftovers, rewriting
 from jobs.erase.person import Person
-from jobs.errors import RetryError, UsageError
+from jobs.errors import DataError, RetryError, UsageError
+from jobs.ingest import local_engine, plan, rebuild
+from jobs.kafka import Cluster
 from jobs.maintain import tables as upkeep
 from pipelines.declare import Field, Source, days
 
@@ -118,6 +120,72 @@ def test_beside_ingests_and_maintenance_each_position_stays_accounted_for(source
     assert_audited(source)
 
 
+def customers(source: Source) -> set[str]:
+    return {row["customer"] for row in small_topic.rows(source, "customer", "rejected_reason is null")}
+
+
+@pytest.mark.kafka
+def test_a_rebuild_after_a_killed_erasure_does_not_bring_them_back(source: Source) -> None:
+    source = replace(source, fields=FIELDS, subject="customer")
+    fill(source)
+    assert killed(source, "committed") == -9
+    left = small_topic.offsets(source)
+    small_topic.ingest(source, rebuild=True)
+    assert customers(source) == set(OTHERS) and small_topic.offsets(source) == left
+    small_topic.assert_accounted(source)
+    assert_audited(source)
+
+
+@pytest.mark.kafka
+def test_what_lies_beyond_a_rebuilds_reach_does_not_come_back_either(source: Source) -> None:
+    source = replace(source, fields=FIELDS, subject="customer")
+    small_topic.produce(source, [small_topic.order(n, customer="bob") for n in range(3)])
+    small_topic.ingest(source)
+    reach = plan.reach(Cluster(), (source,))[source.name]
+    small_topic.produce(source, [small_topic.order(n, customer=(KEY, "bob")[n % 2]) for n in range(4)])
+    small_topic.ingest(source)
+    erase(source)
+    rebuild.rebuild(source, reach, local_engine.read_here, "r", accept_loss=False)
+    assert small_topic.ingest(source)["good"] == 2
+    assert customers(source) == {"bob"} and small_topic.offsets(source) == [(0, n) for n in (0, 1, 2, 4, 6)]
+    small_topic.assert_accounted(source)
+
+
+@pytest.mark.kafka
+def test_a_topic_that_lost_its_tail_brings_nobody_back_and_loses_nobody_else(source: Source) -> None:
+    source = replace(source, fields=FIELDS, subject="customer")
+    small_topic.produce(source, [small_topic.order(n, customer=(KEY, *OTHERS)[n % 4]) for n in range(8)])
+    small_topic.ingest(source)
+    assert erase(source)["tables"][f"events/{source.name}"]["good"] == 2
+    # The table was read up to 12, and 9 was erased too; then the topic lost what came after 8.
+    gone = Partition(partition=0, spans=[(9, 10, "erased")])
+    told = Account(
+        kind="erase", batch="tail", run_id="r", topic=source.topic, topic_id=topic_id(source), epoch=0, partitions=[gone]
+    )
+    moved = {batches.REWRITE: 2, batches.position_id(source, 0, 0): 12}
+    assert commit(source, contract.table(source), [], told, moved)
+    with pytest.raises(DataError, match="ends below what was read"):
+        small_topic.ingest(source)
+    # Read again in two batches, the second of which does not know of the first's acceptance.
+    reach = plan.reach(Cluster(), (source,))[source.name]
+    made = plan.make(Cluster(), source, reach, "r", accept=plan.Accept(new_topic=True), records=3)
+    done = local_engine.read_here(made.ranges)
+    assert commit(source, made.table, [file for one in done for file in one.files], made.account(done), made.transactions())
+    assert (made.epoch, small_topic.ingest(source)["good"]) == (1, 4)
+    left = [(0, n) for n in range(8) if n % 4]
+    assert small_topic.offsets(source, "topic_epoch = 1") == left and customers(source) == set(OTHERS)
+    # What comes now lies where something else was erased once.
+    small_topic.produce(source, [small_topic.order(n, customer="carol") for n in range(8, 12)])
+    assert small_topic.ingest(source)["good"] == 4
+    small_topic.ingest(source, rebuild=True, accept_loss=True)
+    assert small_topic.offsets(source) == left + [(0, n) for n in range(8, 12)]
+    small_topic.assert_accounted(source)
+
+
+def topic_id(source: Source) -> str:
+    return Cluster().topics([source.topic])[source.topic].id
+
+
 def assert_audited(source: Source) -> None:
     audit.run(Job(command="audit", options=Namespace(json=True), run_id="audit", source=(source,)))
 
@@ -197,15 +265,44 @@ stage.run(Job(command="erase", options=Namespace(**options), run_id="apart", sou
 )
 
 
+def killed(source: Source, step: str) -> int:
+    """An erasure in a process of its own, which dies at the step. Returns how it ended."""
+    options = {"subject": source.name, "key": KEY, "dry_run": False, "json": True}
+    told = base64.b64encode(pickle.dumps((source, pipeline(), options))).decode()
+    return subprocess.run([sys.executable, "-c", _APART, told, step], timeout=60).returncode
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_an_erasure_killed_at_any_step_is_completed_by_the_next(people: Source, step: str) -> None:
     read_in(people, [KEY, "bob", KEY, KEY.encode(), "bob"])
     derive({"o0": KEY, "o1": "bob", "o2": KEY, "o4": "bob"})
-    options = {"subject": people.name, "key": KEY, "dry_run": False, "json": True}
-    told = base64.b64encode(pickle.dumps((people, pipeline(), options))).decode()
-    assert subprocess.run([sys.executable, "-c", _APART, told, step], timeout=60).returncode == -9
+    assert killed(people, step) == -9
     erase(people)
     assert_gone(people)
+
+
+@pytest.mark.parametrize("step", [None, "committed"])
+def test_what_is_derived_of_an_event_that_goes_with_its_letter_goes_too(people: Source, step: str | None) -> None:
+    """The letter names the person, the event that it became does not; beside it in one file is one that does."""
+    read_in(people, [KEY.encode(), b"nobody", b"nobody"])
+    read_in(people, ["bob", KEY, "bob"], kind="replay")
+    derive({"o0": "bob", "o1": KEY, "o2": "bob"})
+    if step is not None:
+        assert killed(people, step) == -9
+    erase(people)
+    assert small_topic.offsets(people) == [(0, 2)] * 2
+    assert held("examples", "key") == held("labels", "key") == ["o2"]
+
+
+def test_a_kept_report_holds_no_letter(people: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    read_in(people, [b"bob bought"])
+    file = tmp_path / "report.json"
+    assert cli.main(["dead-letters", "list", people.name, "--json", "--report", str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"][people.name]["not JSON"][0]["value"] == "bob bought"
+    assert cli.main(["dead-letters", "list", people.name]) == 0
+    assert "bob bought" in capsys.readouterr().out
+    reports = [file, *Path(lake.uri("reports", people.name)).rglob("*.json")]
+    assert len(reports) == 3 and not any("bought" in path.read_text() for path in reports)
 
 
 def test_a_neighbours_commit_makes_the_erasure_plan_again(people: Source, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,19 +34,24 @@ class Found:
 
 
 def run(job: Job) -> None:
-    """List the letters of the job's sources. The report holds all that is printed. Raises UsageError for wrong options."""
+    """List the letters of the job's sources. The report holds the counts; letters themselves are printed, and never kept.
+
+    Raises UsageError for wrong options.
+    """
     wanted, samples = Wanted.of(job.options), job.options.samples
     if samples < 0:
         raise UsageError(f"--samples {samples} is below 0: give how many of each reason, or 0 for none.")
     told: dict[str, Any] = job.report.setdefault("sources", {})
     for source in job.source:
-        told[source.name] = _told(source, wanted, samples)
+        told[source.name], few = _told(source, wanted, samples)
+        job.shown.setdefault("samples", {})[source.name] = few
         if not job.options.json:
-            _show(source, told[source.name])
+            _show(source, told[source.name], few)
     touched.tell(job)
 
 
-def _told(source: Source, wanted: Wanted, samples: int) -> dict[str, Any]:
+def _told(source: Source, wanted: Wanted, samples: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the report says of a source, and a few of its letters by reason."""
     table = lake.load(batches.events_uri(source))
     found, days, shown = Found(), {}, {}
     if table is not None:
@@ -58,7 +63,7 @@ def _told(source: Source, wanted: Wanted, samples: int) -> dict[str, Any]:
     for (reason, *_), rows in found.counts.items():
         reasons[reason] += rows
     tombstones = reasons.pop(TOMBSTONE, 0)
-    return {
+    told = {
         "pending": reasons.total(),
         "tombstones": tombstones,
         "limit": source.dead_letter_limit,
@@ -80,8 +85,8 @@ def _told(source: Source, wanted: Wanted, samples: int) -> dict[str, Any]:
             for day, known in sorted(days.items())
             if known.dead and wanted.day in (None, day)
         ],
-        "samples": shown,
     }
+    return told, shown
 
 
 def _find(source: Source, table: DeltaTable, wanted: Wanted, samples: int) -> Found:
@@ -131,7 +136,7 @@ def _samples(table: DeltaTable, first: list[Position]) -> list[dict[str, Any]]:
     ]
 
 
-def _show(source: Source, told: dict[str, Any]) -> None:
+def _show(source: Source, told: dict[str, Any], samples: dict[str, Any]) -> None:
     print(f"{source.name}: {told['pending']:,} dead letters, and {told['tombstones']:,} tombstones, which never count")
     for reason, rows in told["reasons"].items():
         print(f"  {reason}: {rows:,}")
@@ -139,7 +144,7 @@ def _show(source: Source, told: dict[str, Any]) -> None:
             if one["reason"] == reason:
                 epoch = f"epoch {one['epoch']}, " if one["epoch"] else ""
                 print(f"    {one['day']}, {epoch}partition {one['partition']}: {one['letters']:,}")
-        for one in told["samples"].get(reason, ()):
+        for one in samples.get(reason, ()):
             print(f"    {one['partition']}/{one['offset']} at {one['known_time']}: key {one['key'] or 'none'}, {one['value']}")
     for one in told["days"]:
         verdict = "over the limit: its features are refused" if one["over"] else "within the limit"

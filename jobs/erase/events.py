@@ -55,6 +55,8 @@ class Found:
     """Fields by which what is derived names an event."""
     rows: dict[str, list[Row]] = field(default_factory=dict)
     """The person's rows by file."""
+    twins: list[Row] = field(default_factory=list)
+    """Rows that went because they lay where one of the person's did."""
     good: int = 0
     dead: int = 0
     commits: int = 0
@@ -67,7 +69,7 @@ class Found:
 
     def keys(self, name: str) -> set[str]:
         """The values of a field in all the rows seen."""
-        return {row.keys[name] for rows in self.rows.values() for row in rows if name in row.keys}
+        return {row.keys[name] for rows in (*self.rows.values(), self.twins) for row in rows if name in row.keys}
 
 
 def current(found: Found) -> list[str]:
@@ -117,7 +119,9 @@ def _commit(found: Found, table: DeltaTable, files: list[Held], rows: list[Row],
     twice = _positions(row for row in rows if replayed.has(row.place, row.offset))
     if twice:
         # The letter may name the person where the event that it became does not, or the other way round.
-        whole = {path: [*own, *_others(found, path, own, twice)] for path, own in whole.items()}
+        others = {path: _others(found, path, own, twice) for path, own in whole.items()}
+        found.twins += [row for some in others.values() for row in some]
+        whole = {path: [*own, *others[path]] for path, own in whole.items()}
     doomed = [file for file in files if any(wanted.has(row.place, row.offset) for row in whole[file.path])]
     gone = [
         (row, date.fromisoformat(day) if (day := file.partition["event_date"]) else None)
@@ -150,7 +154,7 @@ def _commit(found: Found, table: DeltaTable, files: list[Held], rows: list[Row],
 def _others(found: Found, path: str, own: list[Row], positions: Positions) -> list[Row]:
     """A file's rows at the positions that are not among its own."""
     seen = {(row.place, row.offset) for row in own}
-    return [row for row in _rows(found.person, path, (), positions.mask) if (row.place, row.offset) not in seen]
+    return [row for row in _rows(found.person, path, found.named_by, positions.mask) if (row.place, row.offset) not in seen]
 
 
 def _account(found: Found, gone: list[tuple[Row, date | None]], replayed: Positions, run_id: str) -> Account:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import pipelines
-from jobs import batches, lake
+from jobs import account, batches, lake
 from jobs.command import Job
 from jobs.erase import derived, events, leftovers, mentions
 from jobs.erase.derived import Target
@@ -40,6 +40,8 @@ def _run(job: Job) -> None:
     if lake.load(batches.events_uri(source)) is None:
         raise UsageError(f"source {source.name!r} has no events: run `penstock ingest {source.name}` first, or correct the name.")
     readers = _readers(source)
+    # A run that was killed may have committed what its account does not say yet, and the first look goes by that.
+    account.settle(source)
     found = Found(person=person, named_by=derived.named_by(person, readers))
     events.look(found)
     # Also what was erased by a run that did not get to its end.

@@ -68,7 +68,7 @@ def catch_up(
         )
         done = engine.read_all([work for made in plans for work in made.ranges])
         batches = [(made, [one for one in done if one.range.batch == made.batch]) for made in plans]
-        kept = _each(batches, lambda batch: _keep(*batch))
+        kept = _each(batches, lambda batch: _keep(cluster, *batch))
         for (made, parts), committed in zip(batches, kept, strict=True):
             name = made.source.name
             if committed:
@@ -80,9 +80,10 @@ def catch_up(
         pending = tuple(made.source for made, committed in zip(plans, kept, strict=True) if not committed or made.behind)
 
 
-def _keep(made: Plan, done: Sequence[Done]) -> bool:
+def _keep(cluster: Cluster, made: Plan, done: Sequence[Done]) -> bool:
     """Commit what was read and account for it; where there was nothing to read, only the account, if it closes anything."""
     told = made.account(done)
+    made.require_same_topic(cluster)
     if made.is_empty:
         account.settle(made.source, closure=told if told.read_up_to else None)
         return True

@@ -14,10 +14,11 @@ from typing import Literal
 
 from deltalake import DeltaTable
 
-from jobs import batches, contract
+from jobs import account, batches, contract
 from jobs.account import Account, Partition
 from jobs.errors import DataError, UsageError
 from jobs.ingest.ranges import Done, Range
+from jobs.ingest.topic import contradiction, ends, require_same_topic
 from jobs.kafka import Bounds, Cluster, Topic
 from pipelines.declare import Source
 
@@ -75,6 +76,8 @@ class Plan:
     """Empty where nothing is new."""
     positions: dict[int, int]
     """Where each partition stands when the batch is committed: its next offset."""
+    same: Mapping[int, int]
+    """Where the batch is the first of an epoch after others: where each partition ended then, see `batches.same_id`."""
     behind: int
     """Offsets that remain to be read after this batch, up to the run's reach."""
     read_up_to: datetime | None
@@ -93,7 +96,12 @@ class Plan:
             batches.epoch_id(self.source): self.epoch,
             batches.topic_id(self.source, self.topic_id): self.epoch,
             **{batches.position_id(self.source, self.epoch, work.partition): work.end for work in self.ranges},
+            **{batches.same_id(self.source, self.topic_id, self.epoch, n): end for n, end in self.same.items()},
         }
+
+    def require_same_topic(self, cluster: Cluster) -> None:
+        """Raise RetryError where the topic is no longer the one of the plan: what was read could be another's records."""
+        require_same_topic(cluster, self.source, self.topic_id)
 
     def account(self, done: Sequence[Done]) -> Account:
         """What the batch read, partition by partition; a partition may have been read in several parts. Where nothing was, the
@@ -160,9 +168,10 @@ def make(
     """The next batch of a source, bounded by `reach` and by about so many `records` (BATCH_RECORDS).
 
     Raises DataError where the table and Kafka contradict each other and nobody accepted it: expired offsets, a recreated topic,
-    an end below the stored offset.
+    an end below the stored offset; RetryError where the topic was created again since `reach`.
     """
     accept = accept or Accept()
+    require_same_topic(cluster, source, reach.topic.id)
     table = contract.table(source)
     epoch = table.transaction_version(batches.epoch_id(source)) or 0
     stored = {n: table.transaction_version(batches.position_id(source, epoch, n)) for n in reach.bounds}
@@ -171,16 +180,42 @@ def make(
     if any(position is not None and position > bounds[partition].end for partition, position in stored.items()):
         # A neighbour that began later may have read beyond this run's reach, as `--until` may: judge by what Kafka holds now.
         bounds = cluster.bounds([reach.topic])[source.topic]
-    wrong = _contradiction(source, table, reach.topic, bounds, stored, anew=read_in != epoch)
+    same: Mapping[int, int] = {}
+    wrong = contradiction(source, table, reach.topic, bounds, stored, anew=read_in != epoch)
     if wrong is not None and wrong.new_topic and accept.new_topic:
         log.warning("%s: %s; it is read from its beginning, as epoch %d", source.name, wrong.what, epoch + 1)
-        epoch, stored = epoch + 1, dict.fromkeys(reach.bounds)
+        epoch, stored, same = epoch + 1, dict.fromkeys(reach.bounds), ends(cluster, reach.topic)
     elif wrong is not None and not wrong.new_topic and accept.loss:
         log.warning("%s: %s; the loss is accepted and recorded", source.name, wrong.what)
     elif wrong is not None:
         raise DataError(str(wrong))
     starts = {partition: stored[partition] or 0 for partition in reach.bounds}
-    return batch(source, table, reach, run_id, epoch=epoch, starts=starts, begins=read_in != epoch, records=records)
+    return batch(
+        source,
+        table,
+        reach,
+        run_id,
+        epoch=epoch,
+        starts=starts,
+        begins=read_in != epoch,
+        records=records,
+        erased=_erased(source, table, reach.topic, epoch, starts),
+        same=same,
+    )
+
+
+def _erased(
+    source: Source, table: DeltaTable, topic: Topic, epoch: int, starts: Mapping[int, int]
+) -> dict[int, tuple[tuple[int, int], ...]]:
+    """What must not come back, where the epoch reads again what an earlier one has read."""
+    begun = {n: table.transaction_version(batches.same_id(source, topic.id, epoch, n)) for n in starts}
+    # An epoch that an earlier release began says nothing; a partition that came later has nothing of before.
+    known = [(starts[n], end) for n, end in begun.items() if end is not None]
+    if not epoch or (known and all(start >= end for start, end in known)):
+        return {}
+    # An erasure may have been killed before its account was written.
+    account.settle(source)
+    return account.erased(source, table, topic.id, epoch)
 
 
 def batch(
@@ -195,6 +230,7 @@ def batch(
     records: int | None = None,
     kind: Literal["ingest", "rebuild"] = "ingest",
     erased: Mapping[int, tuple[tuple[int, int], ...]] | None = None,
+    same: Mapping[int, int] | None = None,
 ) -> Plan:
     """The batch that reads on from `starts`, about so many `records` of all partitions together, in proportion to what they
     hold."""
@@ -232,6 +268,7 @@ def batch(
         begins=begins and bool(ranges or epoch),
         ranges=tuple(ranges),
         positions=starts | {one.partition: one.end for one in ranges},
+        same=same or {},
         behind=behind,
         read_up_to=None if behind or reach.undecided or reach.short else reach.moment,
     )
@@ -246,49 +283,3 @@ def _partition(work: Range, parts: list[Done]) -> Partition:
         told.dead_counts += part.dead_counts
         told.spans += part.spans
     return told
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Contradiction:
-    """What table and Kafka disagree on, and what a person can do."""
-
-    what: str
-    new_topic: bool
-    lines: str
-
-    def __str__(self) -> str:
-        if self.new_topic:
-            remedy = (
-                "If the topic began anew, `--accept-new-topic` reads it from its beginning, beside what was read "
-                "before. If this is "
-                "another cluster by mistake, correct KAFKA_BOOTSTRAP_SERVERS."
-            )
-        else:
-            remedy = (
-                "`--accept-loss` goes on where Kafka begins, and records the loss for ever. Lengthen the topic's retention "
-                "(retention.ms), or ingest more often."
-            )
-        return f"{self.what}.\n  partition: stored=next offset kafka=[earliest, end){self.lines}\nNothing was read. {remedy}"
-
-
-def _contradiction(
-    source: Source, table: DeltaTable, topic: Topic, bounds: dict[int, Bounds], stored: dict[int, int | None], *, anew: bool
-) -> _Contradiction | None:
-    was_read = any(position is not None for position in stored.values())
-    wrong = {
-        partition: held
-        for partition, held in sorted(bounds.items())
-        if (position := stored[partition]) is not None and not held.earliest <= position <= held.end
-    }
-    if anew and (was_read or table.transaction_version(batches.epoch_id(source)) is not None):
-        what, new_topic, wrong = f"topic {source.topic!r} was created again (its id is now {topic.id})", True, dict(bounds)
-    elif any((stored[partition] or 0) > held.end for partition, held in wrong.items()):
-        what, new_topic = f"topic {source.topic!r} ends below what was read from it already", True
-    elif wrong:
-        lost = sum(held.earliest - (stored[partition] or 0) for partition, held in wrong.items())
-        what = f"topic {source.topic!r} no longer holds {lost:,} records that were not read yet: its retention took them"
-        new_topic = False
-    else:
-        return None
-    lines = "".join(f"\n  {partition}: stored={stored[partition] or 0} kafka={held}" for partition, held in wrong.items())
-    return _Contradiction(what=what, new_topic=new_topic, lines=lines)

@@ -6,9 +6,14 @@ counts.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from deltalake import DeltaTable
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 
 from jobs import account, batches, contract, lake
 from jobs.commit import commit
@@ -16,6 +21,8 @@ from jobs.errors import DataError, RetryError
 from jobs.ingest import plan
 from jobs.ingest.plan import Plan, Reach
 from jobs.ingest.ranges import Done, Range
+from jobs.ingest.topic import ends
+from jobs.kafka import Cluster
 from pipelines.declare import Source
 
 log = logging.getLogger(__name__)
@@ -29,13 +36,18 @@ def rebuild(
     """Read everything and swap it in.
 
     Raises DataError where the table holds records that Kafka no longer has, and nobody accepted their loss; RetryError where
-    something else than an ingest changed the table meanwhile.
+    something else than an ingest changed the table meanwhile, or the topic was created again.
     """
+    cluster = Cluster()
     table = contract.table(source)
+    # An erasure may have been killed before its account was written; one that commits from here on is seen below.
+    account.settle(source)
     epoch = _epoch(source, table)
     rewrites = table.transaction_version(batches.REWRITE) or 0
+    # Asked after the table was loaded: all its rows of this topic lie below.
+    now = ends(cluster, reach.topic)
     if not accept_loss:
-        _refuse_loss(source, table, reach, epoch)
+        _refuse_loss(source, table, reach, now, epoch)
     planned = plan.batch(
         source,
         table,
@@ -46,7 +58,8 @@ def rebuild(
         begins=True,
         records=1 << 62,
         kind="rebuild",
-        erased=account.erased(source, reach.topic.id),
+        erased=account.erased(source, table, reach.topic.id, epoch + 1),
+        same=now,
     )
     log.info("%s: reading %d records again", source.name, sum(map(len, planned.ranges)))
     done = read_all(planned.ranges)
@@ -58,6 +71,9 @@ def rebuild(
                 f"{source.name} was rebuilt, erased from or replayed into while this rebuild read. Nothing was changed; "
                 "run it again."
             )
+        planned.require_same_topic(cluster)
+        if not accept_loss:
+            _refuse_holes(source, table, epoch, done)
         # What neighbours have read meanwhile goes too: it lies beyond this reach, and the next ingest reads it in the new epoch.
         moved = planned.transactions() | {batches.REWRITE: rewrites + 1}
         if commit(source, table, files, planned.account(done), moved, mode="overwrite"):
@@ -70,26 +86,64 @@ def _epoch(source: Source, table: DeltaTable) -> int:
     return table.transaction_version(batches.epoch_id(source)) or 0
 
 
-def _refuse_loss(source: Source, table: DeltaTable, reach: Reach, epoch: int) -> None:
+def _refuse_loss(source: Source, table: DeltaTable, reach: Reach, now: Mapping[int, int], epoch: int) -> None:
     """Raise DataError where a rebuild would lose rows that can't be read again."""
     same_topic = table.transaction_version(batches.topic_id(source, reach.topic.id)) == epoch
     kept = " or ".join(
-        f"(kafka_partition = {partition} and kafka_offset >= {held.earliest})" for partition, held in sorted(reach.bounds.items())
+        f"(kafka_partition = {partition} and kafka_offset >= {held.earliest} and kafka_offset < {now[partition]})"
+        for partition, held in sorted(reach.bounds.items())
     )
     still = f"topic_epoch = {epoch} and ({kept})" if same_topic else "false"
-    found = lake.query(
-        table,
-        f"select topic_epoch, kafka_partition, count(*) as lost, min(kafka_offset) as first, max(kafka_offset) as last from t "
-        f"where not ({still}) group by topic_epoch, kafka_partition order by topic_epoch, kafka_partition",
-    ).to_pylist()
-    if found:
+    _refuse(
+        source,
+        lake.query(
+            table,
+            "select topic_epoch, kafka_partition, count(*) as lost, min(kafka_offset) as first, max(kafka_offset) as last from t "
+            f"where not ({still}) group by topic_epoch, kafka_partition order by topic_epoch, kafka_partition",
+        ).to_pylist(),
+    )
+
+
+def _refuse_holes(source: Source, table: DeltaTable, epoch: int, done: Sequence[Done]) -> None:
+    """Raise DataError where the table has rows at offsets at which Kafka had no record any more: compaction took them.
+
+    Only after the reading can that be known. What was erased meanwhile has no rows.
+    """
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for one in done:
+        spans[one.range.partition] += [(start, end) for start, end, reason in one.spans if reason != "erased"]
+    lost = []
+    for partition, holes in sorted(spans.items()):
+        if not holes:
+            continue
+        bounds = np.array(sorted(holes))
+        # Block by block: a table may have more positions than memory.
+        reader = QueryBuilder().register("t", table)
+        rows = reader.execute(f"select kafka_offset from t where topic_epoch = {epoch} and kafka_partition = {partition}")
+        gone = [_within(bounds, batch.column(0).to_numpy()) for batch in pa.RecordBatchReader.from_stream(rows)]
+        offsets = np.unique(np.concatenate(gone)) if gone else np.array([], np.int64)
+        if len(offsets):
+            first, last = int(offsets[0]), int(offsets[-1])
+            lost.append({"topic_epoch": epoch, "kafka_partition": partition, "lost": len(offsets), "first": first, "last": last})
+    _refuse(source, lost)
+
+
+def _within(bounds: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The offsets that lie in one of the spans, which ascend."""
+    at = np.searchsorted(bounds[:, 0], offsets, side="right") - 1
+    found: npt.NDArray[np.int64] = offsets[(at >= 0) & (offsets < bounds[np.maximum(at, 0), 1])]
+    return found
+
+
+def _refuse(source: Source, lost: list[dict[str, Any]]) -> None:
+    if lost:
         lines = "".join(
             f"\n  epoch {row['topic_epoch']}, partition {row['kafka_partition']}: {row['lost']:,} rows, offsets "
             f"{row['first']} to {row['last']}"
-            for row in found
+            for row in lost
         )
         raise DataError(
-            f"Kafka no longer has {sum(row['lost'] for row in found):,} records that {source.name} holds; a rebuild "
+            f"Kafka no longer has {sum(row['lost'] for row in lost):,} records that {source.name} holds; a rebuild "
             "would lose them:"
             f"{lines}\nNothing was changed. `--accept-loss` rebuilds without them."
         )

@@ -34,6 +34,12 @@ class Wishes:
         for one, other in (("continuous", "until"), ("continuous", "rebuild"), ("rebuild", "accept_new_topic")):
             if one in given and other in given:
                 raise UsageError(f"{_flag(one)} and {_flag(other)} exclude each other: give one of them.")
+        for name in ("accept_loss", "accept_new_topic"):
+            if name in given and "continuous" in given:
+                raise UsageError(
+                    f"--continuous and {_flag(name)} exclude each other: a service would accept, months later, what nobody has "
+                    f"looked at. Run the ingest once with {_flag(name)}, then start the service without."
+                )
         for name in ("every", "megabytes"):
             if name in given and not given[name] > 0:
                 raise UsageError(f"--{name} {given[name]:g} is not above 0: give how much, for example --{name} 30.")

@@ -44,6 +44,18 @@ def uri(*parts: str) -> str:
     return "/".join((root, *parts))
 
 
+class _Table(DeltaTable):
+    """A handle of which the questions that may go to the store fail as all that asks the store here does."""
+
+    def transaction_version(self, app_id: str) -> int | None:
+        with store.asked(f"the log of {self.table_uri} could not be read"):
+            return super().transaction_version(app_id)
+
+    def get_add_actions(self, flatten: bool = False) -> Any:
+        with store.asked(f"the log of {self.table_uri} could not be read"):
+            return super().get_add_actions(flatten)
+
+
 def load(table_uri: str, version: int | None = None) -> DeltaTable | None:
     """A handle on the table as it stands, or at `version`; None where there is no table yet.
 
@@ -53,7 +65,7 @@ def load(table_uri: str, version: int | None = None) -> DeltaTable | None:
     """
     try:
         with store.asked(f"the table {table_uri} could not be loaded"):
-            return DeltaTable(table_uri, version=version)
+            return _Table(table_uri, version=version)
     except TableNotFoundError:
         return None
 
@@ -66,7 +78,7 @@ def log(table_uri: str, *, after: int = -1) -> tuple[DeltaTable, list[dict[str, 
     """
     for _ in range(_LOOKS):
         with store.asked(f"the log of {table_uri} could not be read"):
-            table = DeltaTable(table_uri)
+            table = _Table(table_uri)
             since = table.version() - after
             commits = table.history(since) if since > 0 else []
             if DeltaTable(table_uri).version() == table.version():

@@ -114,10 +114,12 @@ class Cluster:
         self._plain = "SSL" not in str(settings.get("security.protocol", "")).upper()
         self._heard: list[KafkaError] = []
         """What librdkafka says beside the answers: of wrong credentials it speaks nowhere else."""
+        self._asked = False
         self._admin = AdminClient(settings | {"error_cb": self._heard.append})
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Those of the named topics that exist, by name."""
+        self._begin()
         found = {}
         asked = self._admin.describe_topics(
             TopicCollection(list(names)), request_timeout=PATIENCE, include_authorized_operations=True
@@ -143,6 +145,7 @@ class Cluster:
         topics = list(topics)
         if closed := [topic.name for topic in topics if not topic.readable]:
             raise UsageError(f"Kafka does not let this user read topic {closed[0]!r}: it needs the right READ on it. Grant it.")
+        self._begin()
         # The order matters: a committed end, asked for last, that reaches what was written before has no open transaction below.
         earliest = self._offsets(topics, OffsetSpec.earliest())
         written = self._offsets(topics, OffsetSpec.latest())
@@ -164,6 +167,7 @@ class Cluster:
 
     def since(self, topic: Topic, milliseconds: int) -> dict[int, int]:
         """The first offset with at least this timestamp (milliseconds since 1970) in each partition; its end where none has."""
+        self._begin()
         # The order matters: an end asked for last could lie beyond records that came, with this timestamp, in between.
         ends = self._offsets([topic], OffsetSpec.latest())
         found = self._offsets([topic], OffsetSpec.for_timestamp(milliseconds))
@@ -171,16 +175,19 @@ class Cluster:
 
     def newest(self, topic: Topic) -> dict[int, int]:
         """For each partition the greatest timestamp in it, in milliseconds since 1970; -1 where it is empty."""
+        self._begin()
         answers = self._admin.list_offsets(_each([topic], OffsetSpec.max_timestamp()), request_timeout=PATIENCE)
         return {at.partition: self._told(future).timestamp for at, future in answers.items()}
 
     def configuration(self, topic: str) -> dict[str, str]:
         """The topic's settings, as Kafka names them."""
+        self._begin()
         (future,) = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)], request_timeout=PATIENCE).values()
         return {name: entry.value for name, entry in self._told(future, f"to tell the settings of topic {topic!r}").items()}
 
     def create(self, name: str, *, partitions: int, configuration: Mapping[str, str]) -> None:
         """Create a topic; one that exists already is left as it is."""
+        self._begin()
         topic = NewTopic(name, num_partitions=partitions, config=dict(configuration))
         (future,) = self._admin.create_topics([topic], request_timeout=PATIENCE).values()
         try:
@@ -188,6 +195,16 @@ class Cluster:
         except KafkaException as failure:
             if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._failed(failure, f"to create topic {name!r}") from failure
+
+    def _begin(self) -> None:
+        """A question begins: what was said before it is none of its answer, months ago in a service.
+
+        Before the first nobody has listened, and librdkafka repeats itself only after half a minute.
+        """
+        if self._asked:
+            self._admin.poll(0)
+            self._heard.clear()
+        self._asked = True
 
     def _offsets(
         self, topics: list[Topic], spec: Any, isolation: Any = IsolationLevel.READ_UNCOMMITTED

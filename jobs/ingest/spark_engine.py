@@ -10,6 +10,7 @@ The executors run this project's code (an image, or the environment on the same 
 
 import os
 import pickle
+import re
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _TOLD = ("KAFKA_BOOTSTRAP_SERVERS", "PENSTOCK_LAKE")
 _TOLD_WHERE_SET = ("KAFKA_SCHEMA_REGISTRY_URL",)
+
+_SAID = re.compile(r"^[\w.]+Error: .*", re.MULTILINE)
 
 TASK_RECORDS = 500_000
 """Ranges longer than this become several tasks: a lost executor then loses little."""
@@ -58,9 +61,10 @@ class SparkEngine:
         try:
             answers = self._context.parallelize(shares, len(shares)).mapPartitions(lambda some: _read(told, some)).collect()
         except Exception as failure:
-            if "Py4J" not in type(failure).__name__ and "Spark" not in type(failure).__name__:
+            if not type(failure).__module__.startswith(("py4j.", "pyspark.")):
                 raise
-            reason = next((line for line in str(failure).splitlines() if "Error" in line), str(failure)[:300])
+            # Python's own words for it stand among two stacks of calls.
+            reason = (_SAID.findall(str(failure)) or [str(failure)[:300]])[-1]
             raise RetryError(
                 f"a reading task failed on Spark ({reason.strip()}). Nothing of this batch was committed; try again."
             ) from failure

@@ -33,7 +33,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from jobs import batches, lake
+from jobs import batches, lake, store
 from jobs.errors import RetryError
 from pipelines.declare import Source
 
@@ -127,12 +127,13 @@ def settle(source: Source, closure: Account | None = None) -> int:
         if not rows:
             return 0
         try:
-            write_deltalake(
-                ranges,
-                pa.Table.from_pylist(rows, schema=batches.RANGES),
-                mode="append",
-                commit_properties=CommitProperties(app_transactions=[Transaction(_SETTLED, events.version())]),
-            )
+            with store.asked(f"the account of {source.name} could not be written; its events are safe"):
+                write_deltalake(
+                    ranges,
+                    pa.Table.from_pylist(rows, schema=batches.RANGES),
+                    mode="append",
+                    commit_properties=CommitProperties(app_transactions=[Transaction(_SETTLED, events.version())]),
+                )
             return len(missing)
         except CommitFailedError:
             log.info("%s: a neighbour wrote its account at the same time", source.name)

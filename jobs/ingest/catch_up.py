@@ -68,16 +68,26 @@ def catch_up(
         )
         done = engine.read_all([work for made in plans for work in made.ranges])
         batches = [(made, [one for one in done if one.range.batch == made.batch]) for made in plans]
-        kept = _each(batches, lambda batch: _keep(cluster, *batch))
+        kept = _each(batches, lambda batch: _outcome(lambda: _keep(cluster, *batch)))
         for (made, parts), committed in zip(batches, kept, strict=True):
+            if committed is True:
+                progress[made.source.name].note(made, parts, time.monotonic() - clock)
+        for made, committed in zip(plans, kept, strict=True):
+            if isinstance(committed, Exception):
+                raise committed
             name = made.source.name
-            if committed:
-                progress[name].note(made, parts, time.monotonic() - clock)
-                continue
-            lost[name] += 1
+            lost[name] += not committed
             if lost[name] == TRIES:
                 raise RetryError(f"{name}: {TRIES} batches were lost to other ingests of the same time. Try again.")
         pending = tuple(made.source for made, committed in zip(plans, kept, strict=True) if not committed or made.behind)
+
+
+def _outcome(work: Callable[[], bool]) -> bool | Exception:
+    """What `work` returns, or fails with: the commits of other sources are noted before it is raised."""
+    try:
+        return work()
+    except Exception as failure:
+        return failure
 
 
 def _keep(cluster: Cluster, made: Plan, done: Sequence[Done]) -> bool:

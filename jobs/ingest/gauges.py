@@ -64,10 +64,9 @@ class Gauges:
                 moment = told.read_up_to.timestamp()
                 self._read_up_to.labels(name).set(moment)
                 self._freshness.labels(name).set_function(partial(_age, moment))
-            self.lag(name, dict.fromkeys(told.positions, 0))
 
     def lag(self, name: str, lag: Mapping[int, int]) -> None:
-        """Offsets not yet read, by partition."""
+        """Offsets not yet read, by partition, as far as both ends are known."""
         for partition, offsets in lag.items():
             self._lag.labels(name, str(partition)).set(max(0, offsets))
 

@@ -30,6 +30,10 @@ BATCH_RECORDS = 2_000_000
 _TIMESTAMP_TYPE = {"create": "CreateTime", "append": "LogAppendTime"}
 
 
+class NoTopicError(UsageError):
+    """A topic that isn't there: a wrong declaration, or, to a service that has read it, one that is away."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reach:
     """How far Kafka reached for one source, and when that was asked."""
@@ -129,7 +133,7 @@ def reach(cluster: Cluster, sources: tuple[Source, ...], until: datetime | None 
     compacted = {}
     for source in sources:
         if source.topic not in topics:
-            raise UsageError(
+            raise NoTopicError(
                 f"there is no topic {source.topic!r}, which source {source.name!r} reads: "
                 "create it, correct the declaration, or fill it (`penstock replay`)."
             )

@@ -1,8 +1,8 @@
 """`penstock ingest --continuous`: the same reading, over and over, with a commit every so often, until SIGTERM.
 
 A round is a whole run: it asks where Kafka ends, reads up to there, commits. Between rounds the service waits, and looks each
-second how much has come: what has waited too long, or weighs too much, starts the next. Services that are away are waited for;
-what a person has to decide ends it.
+second how much has come: what has waited too long, or weighs too much, starts the next. Services that are away are waited for,
+longer after each failure; what a person has to decide ends it.
 """
 
 import logging
@@ -19,9 +19,10 @@ from jobs.errors import RetryError
 from jobs.ingest import plan
 from jobs.ingest.catch_up import Engine, catch_up
 from jobs.ingest.gauges import Gauges
+from jobs.ingest.plan import NoTopicError, Reach
 from jobs.ingest.progress import Progress
 from jobs.ingest.wishes import Wishes
-from jobs.kafka import Cluster
+from jobs.kafka import Bounds, Cluster
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ LOOK = 1.0
 
 PATIENCE = 20
 """Rounds that may fail one after the other before the service gives up (75), for whoever runs it to start it again."""
+
+LONGEST_PAUSE = 30.0
+"""Seconds from a failed round to the next, at most, unless rounds are further apart anyway. The first pauses are 1, 2, 4, …"""
 
 _RECORD_BYTES = 500
 """What a record is taken to weigh before the first have come."""
@@ -45,8 +49,9 @@ def serve(job: Job, wishes: Wishes, cluster: Cluster, engine: Engine, progress: 
     with _told_to_stop() as stop:
         while not stop.is_set():
             clock = time.monotonic()
+            reaches: Mapping[str, Reach] = {}
             try:
-                reaches = plan.reach(cluster, job.source)
+                reaches = _reach(cluster, job)
                 for source in job.source:
                     progress[source.name].reset(reaches[source.name])
                 catch_up(
@@ -55,6 +60,7 @@ def serve(job: Job, wishes: Wishes, cluster: Cluster, engine: Engine, progress: 
                     accept=wishes.accept,
                     stopping=stop.is_set,
                 )
+                _warn(job, progress)
                 failures = 0
             except RetryError as failure:
                 failures += 1
@@ -63,9 +69,23 @@ def serve(job: Job, wishes: Wishes, cluster: Cluster, engine: Engine, progress: 
                     raise
                 log.warning("round %d of at most %d failed: %s", failures, PATIENCE, failure)
             gauges.show(progress)
-            _warn(job, progress)
-            _wait(stop, job, wishes, cluster, gauges, progress, clock)
+            for source in job.source:
+                if source.name in reaches:
+                    gauges.lag(source.name, _lag(reaches[source.name].bounds, progress[source.name]))
+            if failures:
+                pause = min(2.0 ** (failures - 1), max(LONGEST_PAUSE, wishes.every))
+                _wait(stop, job, cluster, gauges, progress, until=time.monotonic() + pause)
+            else:
+                _wait(stop, job, cluster, gauges, progress, until=clock + wishes.every, megabytes=wishes.megabytes)
     log.info("told to stop: all that was read is committed")
+
+
+def _reach(cluster: Cluster, job: Job) -> Mapping[str, Reach]:
+    """How far Kafka reaches. A topic that was there when the service began is away, as a broker may be, until it is created."""
+    try:
+        return plan.reach(cluster, job.source)
+    except NoTopicError as failure:
+        raise RetryError(str(failure)) from failure
 
 
 def _warn(job: Job, progress: Mapping[str, Progress]) -> None:
@@ -78,15 +98,16 @@ def _warn(job: Job, progress: Mapping[str, Progress]) -> None:
 def _wait(
     stop: threading.Event,
     job: Job,
-    wishes: Wishes,
     cluster: Cluster,
     gauges: Gauges,
     progress: Mapping[str, Progress],
-    clock: float,
+    *,
+    until: float,
+    megabytes: float | None = None,
 ) -> None:
-    """Wait until the next round is due."""
-    while not stop.wait(min(LOOK, max(0.0, wishes.every - (time.monotonic() - clock)))):
-        if time.monotonic() - clock >= wishes.every:
+    """Wait for the next round: until it is due, or, where `megabytes` are given, until so much waits in Kafka."""
+    while not stop.wait(min(LOOK, max(0.0, until - time.monotonic()))):
+        if time.monotonic() >= until:
             return
         try:
             topics = cluster.topics({source.topic for source in job.source})
@@ -96,12 +117,17 @@ def _wait(
         waiting = 0.0
         for source in job.source:
             told = progress[source.name]
-            lag = {n: held.end - told.positions.get(n, 0) for n, held in bounds.get(source.topic, {}).items()}
+            lag = _lag(bounds.get(source.topic, {}), told)
             gauges.lag(source.name, lag)
             records = told.good + told.dead
             waiting += sum(lag.values()) * (told.bytes / records if records else _RECORD_BYTES)
-        if waiting >= wishes.megabytes * 1e6:
+        if megabytes is not None and waiting >= megabytes * 1e6:
             return
+
+
+def _lag(bounds: Mapping[int, Bounds], told: Progress) -> dict[int, int]:
+    """Offsets not yet read, of each partition whose position is known: a table that was not yet looked at may hold it all."""
+    return {n: max(0, held.end - told.positions[n]) for n, held in bounds.items() if n in told.positions}
 
 
 @contextmanager

@@ -5,11 +5,12 @@ Once, up to where Kafka ended when the run began; or as a service that goes on; 
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from jobs import letters
 from jobs.command import Job
+from jobs.errors import DataError
 from jobs.ingest import plan, rebuild, service
 from jobs.ingest.catch_up import Engine, catch_up
 from jobs.ingest.local_engine import LocalEngine
@@ -52,10 +53,21 @@ def run(job: Job) -> None:
             moment = one.read_up_to or ("an open transaction" if one.open_transaction else "no moment that closes a day")
             print(f"{name}: {one.good} events and {one.dead} dead letters, read up to {moment}")
     if not wishes.continuous:
-        for source in job.source:
+        _require_few_letters(job, progress)
+
+
+def _require_few_letters(job: Job, progress: Mapping[str, Progress]) -> None:
+    """Raise DataError for all sources of which a day that was touched has too many dead letters."""
+    refusals = []
+    for source in job.source:
+        try:
             letters.require(
                 [source], progress[source.name].days, f"the ingest of {source.name} has kept all it read, but it failed"
             )
+        except DataError as refusal:
+            refusals.append(str(refusal))
+    if refusals:
+        raise DataError("\n".join(refusals))
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from jobs import lake, store
 from jobs.erase.person import Mask
+from jobs.files import parquet_settings
 
 log = logging.getLogger(__name__)
 
@@ -112,8 +113,7 @@ def _without(table_uri: str, file: Held, test: Test) -> AddAction | None:
             rest = _instants(block.filter(pa.array(~test(block))))
             if not len(rest):
                 continue
-            # As ingest writes them, see `jobs.files`.
-            writer = writer or pq.ParquetWriter(out, rest.schema, compression="snappy", store_schema=False)
+            writer = writer or pq.ParquetWriter(out, rest.schema, **parquet_settings(rest))
             writer.write_table(rest)
             statistics.add(rest)
         if writer is not None:

@@ -33,6 +33,9 @@ class Engine(Protocol):
     def scale(self) -> int:
         """How many times as large as usual its batches may be, so that each of its cores has enough to do."""
 
+    def prepare(self, behind: int) -> None:
+        """Be told how many records will follow the batch that is read next."""
+
     def read_all(self, ranges: Sequence[Range]) -> list[Done]:
         """Read every range; what it returns is all that may be committed."""
 
@@ -66,6 +69,7 @@ def catch_up(
                 cluster, source, reaches[source.name], run_id, accept=accept, records=progress[source.name].limit(engine.scale)
             ),
         )
+        engine.prepare(sum(made.behind for made in plans))
         done = engine.read_all([work for made in plans for work in made.ranges])
         batches = [(made, [one for one in done if one.range.batch == made.batch]) for made in plans]
         kept = _each(batches, lambda batch: _outcome(lambda: _keep(cluster, *batch)))

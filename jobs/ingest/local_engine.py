@@ -41,13 +41,8 @@ class LocalEngine:
             return read_here(ranges)
         shares = divide(list(ranges), workers)
         log.info("%d records, by %d processes", records, len(shares))
-        if self._pool is None:
-            # Not forked: librdkafka's and Arrow's threads don't survive a fork.
-            self._pool = ProcessPoolExecutor(
-                cores(), mp_context=multiprocessing.get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
-            )
         try:
-            return [done for answer in self._pool.map(read_here, shares) for done in answer]
+            return [done for answer in self._started().map(read_here, shares) for done in answer]
         except BrokenProcessPool as failure:
             # A broken pool takes no work any more: the next batch of a service starts another.
             self.close()
@@ -55,6 +50,20 @@ class LocalEngine:
                 "a reading process died (it may have been killed, or out of memory). Nothing of this batch was "
                 "committed; try again."
             ) from failure
+
+    def prepare(self, behind: int) -> None:
+        """Start the processes now, if so many records will need them: they import while this process reads."""
+        if behind > ALONE and cores() > 1 and self._pool is None:
+            for _ in range(cores()):
+                self._started().submit(read_here, ())
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            # Not forked: librdkafka's and Arrow's threads don't survive a fork.
+            self._pool = ProcessPoolExecutor(
+                cores(), mp_context=multiprocessing.get_context("spawn"), initializer=_begin, initargs=(os.getpid(),)
+            )
+        return self._pool
 
     def close(self) -> None:
         """End the processes."""

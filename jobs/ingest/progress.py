@@ -17,8 +17,9 @@ log = logging.getLogger(__name__)
 BATCH_BYTES = 512 << 20
 """A batch of large records is planned smaller than BATCH_RECORDS, so that a killed run loses at most so much work."""
 
-FIRST_RECORDS = 500_000
-"""The first batch of a long backlog, which tells how large its records are."""
+FIRST_RECORDS = 250_000
+"""The first batch of a long backlog, which tells how large its records are. It is small enough for one process, while others
+start."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -49,6 +49,9 @@ class SparkEngine:
         cores: int = self._context.defaultParallelism
         return max(1, cores * TASK_RECORDS // plan.BATCH_RECORDS)
 
+    def prepare(self, behind: int) -> None:
+        """The executors are there already."""
+
     def read_all(self, ranges: Sequence[Range]) -> list[Done]:
         """Read every range. Raises RetryError where a task failed for good; what would fail each time is raised as itself."""
         if not ranges:

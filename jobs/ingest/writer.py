@@ -1,6 +1,7 @@
 """The rows of one range: records decoded, with their positions, as Parquet files; dead letters beside them."""
 
 from collections import Counter
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class Writer:
         """Decode a block of records."""
         values = list(map(Message.value, messages))
         decoded = decode(self._work.source, values)
-        stamps = np.fromiter((stamp for _, stamp in map(Message.timestamp, messages)), np.int64, len(messages))
+        stamps = np.fromiter(map(itemgetter(1), map(Message.timestamp, messages)), np.int64, len(messages))
         plausible = (stamps >= _EARLIEST) & (stamps < _LATEST)
         # Not EARLIEST: that is a plausible time, and a replay would take it for the record's own.
         known = np.clip(stamps, 0, _LATEST) * 1000

@@ -130,7 +130,7 @@ def completed(rows: pa.Table, schema: pa.Schema, same: dict[str, Any]) -> pa.Tab
 
 def _by_day(rows: pa.Table) -> Iterator[tuple[date | None, pa.Table]]:
     """The rows of each event day, in their order, without the partition's column."""
-    days = rows.column("event_date").combine_chunks()
+    days = rows.column("event_date")
     rest = rows.drop_columns(["event_date"])
     if len(unique := pc.unique(days)) == 1:
         yield unique[0].as_py(), rest
@@ -139,7 +139,7 @@ def _by_day(rows: pa.Table) -> Iterator[tuple[date | None, pa.Table]]:
     order = pc.sort_indices(
         pa.table({"day": days, "offset": rows.column("kafka_offset")}), [("day", "ascending"), ("offset", "ascending")]
     )
-    days, rest = days.take(order), rest.take(order)
+    days, rest = days.take(order).combine_chunks(), rest.take(order)
     start = 0
     for run in pc.run_end_encode(days).run_ends.to_pylist():
         yield days[start].as_py(), rest.slice(start, run - start)

@@ -48,7 +48,7 @@ def consumer(isolation: Literal["read_committed", "read_uncommitted"]) -> Consum
         "fetch.wait.max.ms": 50,
         # After its queue was full, a client would by default wait a second before it asks for more.
         "fetch.queue.backoff.ms": 5,
-        "queued.max.messages.kbytes": 32 << 10,
+        "queued.max.messages.kbytes": 16 << 10,
     }
     return Consumer(settings | client_settings())
 

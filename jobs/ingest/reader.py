@@ -21,7 +21,7 @@ from jobs.stream import consumer, messages
 
 log = logging.getLogger(__name__)
 
-BLOCK_RECORDS = 50_000
+BLOCK_RECORDS = 20_000
 BLOCK_BYTES = 16 << 20
 """Records are decoded in blocks of at most so many, or so many bytes of values."""
 

@@ -19,7 +19,7 @@ from jobs.letters import IMPLAUSIBLE
 _EARLIEST, _LATEST = record.EARLIEST // 1000, record.LATEST // 1000
 """In Kafka's unit, milliseconds: an implausible timestamp may be too large to be multiplied."""
 
-FLUSH_BYTES = 48 << 20
+FLUSH_BYTES = 24 << 20
 """Decoded rows are written out beyond this, so a range's length does not show in memory."""
 
 _DEAD = {
@@ -78,7 +78,7 @@ class Writer:
     def flush(self) -> None:
         """Write what was collected."""
         if self._good:
-            rows = pa.concat_tables(self._good).combine_chunks()
+            rows = pa.concat_tables(self._good)
             event_time = rows.column(self._work.source.event_time)
             rows = rows.append_column("event_time", event_time).append_column("event_date", pc.cast(event_time, pa.date32()))
             self._done.counts += count_days(rows)

@@ -88,6 +88,8 @@ def test_a_command_of_two_words_is_one_of_a_group(tmp_path: Path) -> None:
     assert told["sources"]["flights_landed"]["pending"] == 0
     kept = list(tmp_path.glob("reports/flights_landed/*/*.json"))
     assert [path.parent.name for path in kept] == ["dead-letters_list"]
+    # Samples of what people sent are shown, and kept nowhere.
+    assert told.pop("samples") == {"flights_landed": {}}
     assert json.loads(kept[0].read_text()) == told
 
 

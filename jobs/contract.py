@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 DECLARED = "penstock.contract"
 """The table's property that says what was declared: as JSON, by field, what `_meaning` tells."""
 
+TOPIC = "penstock.topic"
+"""The table's property that names its topic: positions of two topics would not be told apart."""
+
 _CONFIGURATION = {
     # A registered model names versions that may be years old: only `penstock maintain` takes anything away.
     "delta.enableExpiredLogCleanup": "false",
@@ -41,7 +44,7 @@ def table(source: Source) -> DeltaTable:
     for _ in range(_TRIES):
         held = lake.load(uri)
         if held is None:
-            told = {DECLARED: _text(_declared(source))}
+            told = {DECLARED: _text(_declared(source)), TOPIC: source.topic}
             lake.create(uri, events_schema(source), partition_by=["event_date"], configuration=_CONFIGURATION | told)
             continue
         new = missing(source, held)
@@ -66,8 +69,14 @@ def table(source: Source) -> DeltaTable:
 def missing(source: Source, held: DeltaTable) -> list[DeltaField]:
     """The declared columns that the table has not got yet.
 
-    Raises UsageError for a field that changed its meaning, and for one that is declared no more.
+    Raises UsageError for another topic, for a field that changed its meaning, and for one that is declared no more.
     """
+    topic = held.metadata().configuration.get(TOPIC, source.topic)
+    if topic != source.topic:
+        raise UsageError(
+            f"source {source.name!r} reads topic {source.topic!r}, but its table holds the records of {topic!r}: "
+            "a source stays with its topic. Give the source that reads the other one a new name."
+        )
     declared = {one.name: one for one in Schema.from_arrow(events_schema(source)).fields}
     present = {one.name: one for one in held.schema().fields}
     for name, column in declared.items():

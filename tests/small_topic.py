@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from argparse import Namespace
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -113,6 +114,14 @@ def produce(
     assert not refused, refused[0]
 
 
+def until(true: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.1)
+
+
 def decided(source: Source) -> None:
     """Wait until no transaction is open: a commit returns before its markers are written."""
     for _ in range(100):
@@ -165,6 +174,7 @@ _APART = (
     + """
 import base64, pickle, sys
 from argparse import Namespace
+from collections.abc import Callable
 from jobs import account, files, lake
 from jobs.command import Job
 from jobs.errors import JobError

@@ -147,3 +147,10 @@ def test_of_two_declarations_at_once_the_second_is_refused(monkeypatch: pytest.M
     monkeypatch.setattr(lake, "load", beside)
     with pytest.raises(UsageError, match=r"'seen'.*can't change its meaning"):
         contract.table(orders(Field("seen", "timestamp", time_unit="s")))
+
+
+def test_another_topic_is_refused() -> None:
+    held = contract.table(orders())
+    with pytest.raises(UsageError, match=r"reads topic 'orders-2', but its table holds the records of 'orders': .* a new name"):
+        contract.table(declare("orders-2"))
+    assert contract.table(orders()).version() == held.version()

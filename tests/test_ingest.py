@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from small_topic import (
     ranges,
     recreate,
     rows,
+    until,
     version,
 )
 
@@ -246,6 +248,33 @@ def test_a_reading_process_that_dies_may_be_tried_again(monkeypatch: pytest.Monk
             engine.read_all([deadly])
     finally:
         engine.close()
+
+
+def test_a_signal_to_the_whole_group_leaves_the_readers_to_their_parent(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_engine, "ALONE", 2)
+    monkeypatch.setattr(local_engine, "cores", lambda: 2)
+    produce(source, [order(n) for n in range(10)])
+    engine = local_engine.LocalEngine()
+    try:
+        engine.prepare(10)
+        assert engine._pool is not None
+        readers = list(engine._pool._processes)
+        assert readers
+        for reader in readers:
+            until(lambda reader=reader: _ignored(reader) >> (signal.SIGTERM - 1) & 1)  # type: ignore[misc]
+            os.kill(reader, signal.SIGTERM)
+        cluster = Cluster()
+        made = plan.make(cluster, source, plan.reach(cluster, (source,))[source.name], "r")
+        assert sum(done.good for done in engine.read_all(made.ranges)) == 10
+        assert list(engine._pool._processes)[: len(readers)] == readers
+    finally:
+        engine.close()
+
+
+def _ignored(process: int) -> int:
+    """The mask of the signals that a process ignores."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("SigIgn:")), 16)
 
 
 def test_ranges_are_divided_evenly_without_gap() -> None:

@@ -6,14 +6,14 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
-from small_topic import apart, assert_accounted, create, declare, offsets, order, produce, recreate, version
+from small_topic import apart, assert_accounted, create, declare, offsets, order, produce, recreate, until, version
 
 from jobs import batches, kafka, lake
 from jobs.errors import RetryError
@@ -23,14 +23,6 @@ from jobs.local.ports import Ports
 from pipelines.declare import Source
 
 pytestmark = pytest.mark.kafka
-
-
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.1)
 
 
 def held(source: Source) -> int:

@@ -188,10 +188,10 @@ def _offsets(folder: Folder, path: str, what: int, key: Key | None) -> Iterable[
     try:
         with folder.open(path) as file:
             rows = pq.ParquetFile(file).read(names, use_threads=False)
-    except OSError as failure:
+    except (OSError, pa.ArrowInvalid) as failure:
         raise RetryError(
             f"the table's file {path} could not be read ({failure}). An erasure or a maintenance may have taken it since the "
-            "audit began: run the audit again. If it says the same of this file, the store has lost it."
+            "audit began: run the audit again. If it says the same of this file, the store has lost or damaged it."
         ) from failure
     offsets = rows.column("kafka_offset").to_numpy()
     if key:

@@ -91,9 +91,10 @@ def erase(found: Found, run_id: str) -> None:
     """
     source, lost = found.person.source, 0
     while lost < TRIES:
-        account.settle(source)
+        # In this order: what others commit after the handle is seen by the compare-and-set.
         table = lake.load(batches.events_uri(source))
         assert table is not None
+        account.settle(source)
         files = held(table)
         rows = [row for file in files for row in found.of(file.path)]
         if not rows:

@@ -61,10 +61,8 @@ class Person:
         """Whether a dead letter is about them, or names them."""
         if raw_key == self._bytes:
             return True
-        texts = [each["value"] for each in headers or ()]
-        if any(text is not None and self._named_in(text) for text in texts):
-            return True
-        return raw_value is not None and (self._named_in(raw_value) or self._named_within(raw_value))
+        texts = [raw_key, raw_value, *(each["value"] for each in headers or ())]
+        return any(text is not None and (self._named_in(text) or self._named_within(text)) for text in texts)
 
     def _named_in(self, raw: bytes) -> bool:
         if self.source.format == "avro" and self._as_avro in raw:

@@ -58,7 +58,7 @@ class Gauges:
             self._bytes.labels(name).inc(told.bytes - size)
             self._batches.labels(name).inc(told.batches - batches)
             if told.batches > batches:
-                self._round.labels(name).observe(told.longest_batch)
+                self._round.labels(name).observe(told.round_batch)
             self._shown[name] = (told.good, told.dead, told.bytes, told.batches)
             if told.read_up_to is not None:
                 moment = told.read_up_to.timestamp()

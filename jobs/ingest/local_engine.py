@@ -1,6 +1,6 @@
 """The local engine: who reads the ranges of a batch, this process or several.
 
-Starting a process costs about a second of CPU, as much as reading 100,000 records, so small batches are read here. Once started,
+Starting a process costs about a second of CPU, so small batches are read here. Once started,
 processes serve all batches of a run.
 """
 
@@ -8,6 +8,7 @@ import logging
 import math
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -114,7 +115,10 @@ def read_here(ranges: Sequence[Range]) -> list[Done]:
 
 
 def _begin(parent: int) -> None:
-    lifeline.hold()
+    # Who stops a whole group means the parent, which still commits the batch at hand: its readers end with it, and not before.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    lifeline.hold(signal.SIGKILL)
     if os.getppid() != parent:
         # It was killed before the kernel was asked to tell.
         os._exit(1)

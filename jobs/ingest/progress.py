@@ -44,12 +44,15 @@ class Progress:
     read_up_to: datetime | None = None
     longest_batch: float = 0.0
     """Seconds."""
+    round_batch: float = 0.0
+    """The seconds of the longest batch of this round."""
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
 
     def reset(self, reach: Reach) -> None:
         """A new round of a service begins."""
         self.open_transaction = reach.undecided
+        self.round_batch = 0.0
 
     def limit(self, scale: int) -> int:
         """About how many records the next batch may have, by an engine whose batches are `scale` times as large."""
@@ -76,6 +79,7 @@ class Progress:
         self.behind = made.behind
         self.read_up_to = made.read_up_to
         self.longest_batch = max(self.longest_batch, seconds)
+        self.round_batch = max(self.round_batch, seconds)
         self.seconds = time.monotonic() - self.began
         if made.behind:
             log.info(

@@ -68,7 +68,8 @@ def rebuild(
         table = contract.table(source)
         if _epoch(source, table) != epoch or (table.transaction_version(batches.REWRITE) or 0) != rewrites:
             raise RetryError(
-                f"{source.name} was rebuilt, erased from or replayed into while this rebuild read. Nothing was changed; "
+                f"{source.name} was rebuilt, erased from, replayed into or acknowledged while this rebuild read. "
+                "Nothing was changed; "
                 "run it again."
             )
         planned.require_same_topic(cluster)

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs import record
+from jobs.lake import INSTANT
 from pipelines.declare import Field
-
-INSTANT = pa.timestamp("us", tz="UTC")
 
 _TYPES = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(), "timestamp": INSTANT}
 

@@ -27,11 +27,6 @@ DECLARED = "penstock.contract"
 TOPIC = "penstock.topic"
 """The table's property that names its topic: positions of two topics would not be told apart."""
 
-_CONFIGURATION = {
-    # A registered model names versions that may be years old: only `penstock maintain` takes anything away.
-    "delta.enableExpiredLogCleanup": "false",
-}
-
 _TRIES = 10
 
 
@@ -45,7 +40,8 @@ def table(source: Source) -> DeltaTable:
         held = lake.load(uri)
         if held is None:
             told = {DECLARED: _text(_declared(source)), TOPIC: source.topic}
-            lake.create(uri, events_schema(source), partition_by=["event_date"], configuration=_CONFIGURATION | told)
+            schema = events_schema(source)
+            lake.create(uri, schema, partition_by=["event_date"], configuration=lake.settings(schema.names) | told)
             continue
         new = missing(source, held)
         kept = _kept(held)

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs import record
-from jobs.columns import INSTANT as INSTANT
 from jobs.columns import arrow_type, column_of
+from jobs.lake import INSTANT as INSTANT
 from jobs.repeated import Key, Seen, keys, suspects
 from pipelines.declare import Field, Source
 

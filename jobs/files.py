@@ -63,9 +63,7 @@ class Folder:
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:
-        if "://" in self._uri:
-            return fs.FileSystem.from_uri(self._uri)  # type: ignore[no-any-return]
-        return fs.LocalFileSystem(), self._uri
+        return store.place(self._uri)
 
     def write(self, rows: pa.Table, *, prefix: str) -> list[Written]:
         """Write rows, which have all columns of the table, one file for each event day."""

@@ -154,3 +154,9 @@ def test_another_topic_is_refused() -> None:
     with pytest.raises(UsageError, match=r"reads topic 'orders-2', but its table holds the records of 'orders': .* a new name"):
         contract.table(declare("orders-2"))
     assert contract.table(orders()).version() == held.version()
+
+
+def test_no_value_of_a_person_is_kept_as_a_statistic_of_events() -> None:
+    told = contract.table(orders()).metadata().configuration
+    assert set(told["delta.dataSkippingStatsColumns"].split(",")) <= set(lake.ENDS)
+    assert told["delta.enableExpiredLogCleanup"] == "false"

@@ -19,7 +19,12 @@ FIELD_TYPES = ("string", "int64", "float64", "bool", "timestamp", "decimal(P,S)"
 """P digits in all, at most 38, S of them decimals."""
 FORMATS = ("json", "avro")
 TIME_UNITS = ("iso", "s", "ms", "us", "ns")
-FUNCTIONS = ("count", "sum", "mean", "rate")
+FUNCTIONS = (
+    *("count", "sum", "mean", "rate", "stddev"),
+    *("min", "max", "first", "last", "last_k"),
+    *("distinct", "approx_distinct"),
+)
+TYPES = ("string", "float64")
 METRICS = ("log_loss", "average_precision")
 RESERVED = (
     *("event_time", "known_time", "event_date", "batch", "rejected_reason", "raw_key", "raw_value", "headers"),
@@ -28,9 +33,11 @@ RESERVED = (
 """Columns that ingest adds to each event; a field can't have one of these names."""
 OWN = (
     *("key", "as_of", "as_of_date", "feature_date", "label", "mature_at", "mature_date"),
-    *("topic_epoch", "kafka_partition", "kafka_offset"),
+    *("topic_epoch", "kafka_partition", "kafka_offset", "available_at", "event_date", "weight"),
 )
 """Columns that features, examples and labels have themselves; an input can't have one of these names."""
+LONGEST = timedelta(days=365)
+"""The longest window."""
 
 
 Value = str | int | float | bool | datetime
@@ -243,120 +250,411 @@ class Spine:
             if column.sql is None:
                 self.source.field(column.name)
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields by which an example can find the rows of its entities."""
+        return tuple(field.name for field in self.source.fields)
+
     def type_of(self, column: Column) -> Literal["string", "float64"]:
         """`string` for a category, `float64` for a number."""
-        if column.type is not None:
-            return column.type
-        return "string" if self.source.field(column.name).type == "string" else "float64"
+        return _type_of(self.source, column)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DailySpine:
+    """What one example is: an entity on a day, as of the moment at which the day closes.
+
+    Each entity with an event that was visible at the day's end and happened in the days `within` before it is one. Its `key` is
+    the entity's field as text, or a JSON array of all of them; with `as_of` it names the example.
+    """
+
+    source: Source
+    entity: tuple[str, ...]
+    """The fields that name the entity."""
+    within: timedelta
+    """How long an entity without events stays an example. Whole days."""
+    where: str | None = None
+    """Only events for which this condition, in Spark SQL over their fields, holds; None takes all."""
+    columns: tuple[Column, ...] = ()
+    """Inputs out of the entity's own fields."""
+
+    def __post_init__(self) -> None:
+        _some("entity of the spine", self.entity, "('user',)")
+        for name in self.entity:
+            self.source.field(name)
+        _unique("entity of the spine", list(self.entity))
+        _whole_days("within of the spine", self.within)
+        if self.within > LONGEST:
+            raise ValueError(f"within of the spine is {self.within}: it is at most {LONGEST.days} days.")
+        _unique("columns of the spine", [column.name for column in self.columns])
+        _not_own("column of the spine", [column.name for column in self.columns])
+        for column in self.columns:
+            if column.sql is None:
+                _one_of("column of the spine (a field of its entity)", column.name, self.entity)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields by which an example can find the rows of its entities."""
+        return self.entity
+
+    def type_of(self, column: Column) -> Literal["string", "float64"]:
+        """`string` for a category, `float64` for a number."""
+        return _type_of(self.source, column)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A column derived from others of the same row."""
+
+    name: str
+    sql: str
+    """Spark SQL. A division by zero fails the run: use `try_divide`."""
+    type: Literal["string", "float64"] = "float64"
+    """Where it is an input of the model: a category or a number."""
+
+    def __post_init__(self) -> None:
+        _name("expression", self.name)
+        _one_of(f"type of expression {self.name!r}", self.type, TYPES)
+        if not self.sql.strip():
+            raise ValueError(f"expression {self.name!r} is empty: write Spark SQL, for example 'quantity * price'.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """A snapshot table that others write: facts about an entity, each row with the day or instant from which it holds."""
+
+    name: str
+    path: str
+    """An absolute path, an `s3://` URI, or a path under the lake's root."""
+    fields: tuple[Field, ...]
+    valid_from: str
+    """The required timestamp field that says from when a row holds: it is visible after that instant, on both clocks."""
+    format: Literal["delta", "parquet"] = "delta"
+
+    def __post_init__(self) -> None:
+        _name("table", self.name)
+        _one_of(f"format of table {self.name!r}", self.format, ("delta", "parquet"))
+        _unique(f"fields of table {self.name!r}", [field.name for field in self.fields])
+        timestamps = [field.name for field in self.fields if field.type == "timestamp"]
+        _one_of(f"valid_from of table {self.name!r} (a timestamp)", self.valid_from, timestamps)
+        if not self.path:
+            raise ValueError(
+                f"path of table {self.name!r} is empty: it says where the table lies, for example 'reference/items'."
+            )
+
+    def field(self, name: str) -> Field:
+        """The field called `name`. Raises ValueError where there is none."""
+        _one_of(f"field of table {self.name!r}", name, [field.name for field in self.fields])
+        return next(field for field in self.fields if field.name == name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dimension:
+    """Slowly changing facts about an entity: the newest version that was visible.
+
+    In `Pipeline.dimensions` each example gets the version of the end of its day; in `FeatureSet.lookups` each event gets the
+    version of the moment at which it was known itself. Of versions of one instant the last by position counts.
+    """
+
+    name: str
+    source: Source | Table
+    """A source as its history, or a snapshot table."""
+    entity: tuple[str, ...]
+    """The fields that name the entity, in this source and in the spine's or the events'."""
+    fields: tuple[str, ...]
+    """Fields that become columns, as `weather_wind_speed`: numbers, or strings as categories."""
+    within: timedelta | None
+    """How old the newest version may be; an older one counts as unknown. Whole days; None, for a table: any age."""
+
+    def __post_init__(self) -> None:
+        _name("dimension", self.name)
+        _some(f"entity of dimension {self.name!r}", self.entity, "('item',)")
+        _some(f"fields of dimension {self.name!r}", self.fields, "('price',)")
+        if self.within is not None:
+            _whole_days(f"within of dimension {self.name!r}", self.within)
+        elif isinstance(self.source, Source):
+            raise ValueError(
+                f"within of dimension {self.name!r} is None, which is for tables: say how old the newest event may be, "
+                "for example days(365), so that a run knows how far back to read."
+            )
+        for name in self.entity:
+            self.source.field(name)
+        for name in self.fields:
+            type_ = self.source.field(name).type
+            if type_ not in ("int64", "float64", "string"):
+                raise ValueError(
+                    f"dimension {self.name!r} takes {name!r}, which is {type_}: only int64, float64 and string become inputs."
+                )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns, in the order of `fields`."""
+        return tuple(f"{self.name}_{field}" for field in self.fields)
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Those that are strings."""
+        pairs = zip(self.fields, self.columns, strict=True)
+        return tuple(column for field, column in pairs if self.source.field(field).type == "string")
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
     """One figure over a window of events.
 
-    `count` counts the events, `sum` and `mean` take an integer expression, `rate` is the share of events for which a
-    condition holds. Events for which the expression is null are left out of `mean` and `rate`, above and below the line.
+    | function | figure | `of` |
+    | --- | --- | --- |
+    | count | the events | empty |
+    | sum, mean, stddev | of an integer, a decimal, or a float with a `scale`; stddev is the sample's | a number |
+    | rate | the share of events for which a condition holds | a condition |
+    | min, max | the least, the greatest | a number |
+    | first, last | the value of the first or last to happen, by event time and then by position | a number or string |
+    | last_k | the last `k` values, the newest first | a number or string |
+    | distinct | how many different values, exactly | an integer, string, boolean or timestamp |
+    | approx_distinct | the same by a HyperLogLog sketch, within about 2 % | as distinct |
+
+    Events for which the expression is null are left out, above and below the line.
     """
 
     name: str
-    function: Literal["count", "sum", "mean", "rate"]
+    function: Literal[
+        "count", "sum", "mean", "rate", "stddev", "min", "max", "first", "last", "last_k", "distinct", "approx_distinct"
+    ]
     of: str = ""
-    """Spark SQL over the fields of one event: an integer for sum and mean, a boolean for rate, empty for count."""
+    """Spark SQL over the fields of one event, its lookups' columns and the set's `per_event` expressions."""
     _: KW_ONLY
     where: str | None = None
     """Only events for which this condition holds; None takes all."""
+    scale: int | None = None
+    """For sum, mean and stddev of floats: how many decimals each value is rounded to, so that no result depends on the order."""
+    k: int | None = None
+    """For last_k, how many values: 1 to 100."""
+    type: Literal["string", "float64"] = "float64"
+    """For first, last and last_k: a category or a number."""
 
     def __post_init__(self) -> None:
         _name("aggregate", self.name)
         _one_of(f"function of aggregate {self.name!r}", self.function, FUNCTIONS)
+        _one_of(f"type of aggregate {self.name!r}", self.type, TYPES)
+        what = f"aggregate {self.name!r}"
         if (self.function == "count") != (self.of == ""):
-            raise ValueError(f"aggregate {self.name!r}: count takes no expression (use where=), the others need one in `of`.")
+            raise ValueError(f"{what}: count takes no expression (use where=), the others need one in `of`.")
+        if self.scale is not None and (self.function not in ("sum", "mean", "stddev") or not 0 <= self.scale <= 9):
+            raise ValueError(f"{what} has scale={self.scale}: sum, mean and stddev take one, 0 to 9 decimals.")
+        if (self.k is not None) != (self.function == "last_k") or not 1 <= (self.k or 1) <= 100:
+            raise ValueError(f"{what} has k={self.k}: last_k takes one, 1 to 100, and the others none.")
+        if self.type == "string" and self.function not in ("first", "last", "last_k"):
+            raise ValueError(f"{what} is {self.function} with type='string': only first, last and last_k give values back.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectation:
+    """What is expected of the rows of each day; exactly one rule. See `Pipeline.expectations` and `FeatureSet.expectations`."""
+
+    column: str | None = None
+    """The column that it is about; None for `volume`, and for `unique`, where it means the key."""
+    nulls: float | None = None
+    """The largest share of nulls, 0 to 1."""
+    between: tuple[float, float] | None = None
+    """The least and the greatest value, both allowed; nulls are left out."""
+    unique: bool = False
+    """No value twice on a day."""
+    volume: tuple[float, float] | None = None
+    """The day's rows against the mean of the `days` before it that have any: the least and greatest ratio."""
+    days: int = 7
+    """For `volume`, how many days to look back."""
+    psi: float | None = None
+    """The largest population stability index against the champion's training days; 0.2 is a common limit."""
+    ks: float | None = None
+    """The largest Kolmogorov-Smirnov distance against the champion's training days, 0 to 1."""
+    breach: Literal["fail", "warn"] = "fail"
+    """Whether a breach ends the run with 65, and later stages refuse the day, or is only told."""
+
+    def __post_init__(self) -> None:
+        _one_of("breach of an expectation", self.breach, ("fail", "warn"))
+        rules = [name for name in ("nulls", "between", "volume", "psi", "ks") if getattr(self, name) is not None]
+        rules += ["unique"] if self.unique else []
+        if len(rules) != 1:
+            raise ValueError(
+                f"the expectation of {self.column!r} has {len(rules)} rules ({', '.join(rules) or 'none'}): write one for each "
+                "of nulls, between, unique, volume, psi, ks."
+            )
+        if (self.column is None) != (rules[0] in ("volume",)) and rules != ["unique"]:
+            raise ValueError(f"an expectation of {rules[0]} has column={self.column!r}: volume takes none, the others need one.")
+        for name in ("nulls", "ks"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(f"{name} of the expectation of {self.column!r} is {value}: it lies between 0 and 1.")
+        if self.psi is not None and not self.psi >= 0:
+            raise ValueError(f"psi of the expectation of {self.column!r} is {self.psi}: it is at least 0.")
+        for name in ("between", "volume"):
+            ends = getattr(self, name)
+            if ends is not None and not ends[0] <= ends[1]:
+                raise ValueError(f"{name} of the expectation of {self.column!r} is {ends}: the first is the smaller one.")
+        if self.days < 1:
+            raise ValueError(f"days of the expectation of {self.column!r} is {self.days}: it must be at least 1.")
+
+    @property
+    def rule(self) -> str:
+        """Which rule it is: `nulls`, `between`, `unique`, `volume`, `psi` or `ks`."""
+        names = ("nulls", "between", "volume", "psi", "ks")
+        return next((name for name in names if getattr(self, name) is not None), "unique")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FeatureSet:
-    """Aggregates of one source's events by an entity, over windows that end with the day."""
+    """Aggregates of one source's events by an entity, over windows that end with the day, or with the example's own moment."""
 
     name: str
     source: Source
     entity: tuple[str, ...]
-    """The fields that name the entity. The spine's source has the same fields: an example takes its entity's row."""
+    """The fields that name the entity."""
     windows: tuple[timedelta, ...]
-    """Whole days: [T - w, T) at the end T of the day."""
+    """Whole hours, at most 365 days: [T - w, T) at the end T of the day, or at the example's `as_of`."""
     aggregates: tuple[Aggregate, ...]
+    where: str | None = None
+    """Only events for which this condition, in Spark SQL over their fields, holds; None takes all."""
+    lookups: tuple[Dimension, ...] = ()
+    """Facts that each event gets, as columns for the expressions, before it is counted."""
+    per_event: tuple[Expression, ...] = ()
+    """Columns of each event for the aggregates' expressions; each may use the ones before it."""
+    derived: tuple[Expression, ...] = ()
+    """Features made of the set's other columns (`user_spent_7d`), in the set's own row; inputs of the model too."""
+    spine_entity: tuple[str, ...] | None = None
+    """The fields of the spine that name the entity there, in the order of `entity`; None: the same names."""
+    accuracy: Literal["day", "event"] = "day"
+    """`day`: one row an entity and day, for all examples that may know it. `event`: what was visible at each example's own
+    `as_of`; such a set has no table of its own, and the run over a day makes the examples whose `as_of` lies in the day."""
+    closed: bool = False
+    """With accuracy `event`: the windows hold both of their ends, [T - w, T], and what became known at T itself."""
+    own_event: bool = True
+    """With `closed`, whether the event that the example is counts."""
+    tiles: bool = False
+    """Whether each day's arrivals are kept aggregated, in a table of their own. It pays where entities have many events a day or
+    windows are long, and costs where they have a few; results are the same."""
+    parquet: bool = False
+    """Whether the set is also written as plain Parquet, one file a day, for readers without Delta."""
+    expectations: tuple[Expectation, ...] = ()
+    """What is expected of each day's rows."""
 
     def __post_init__(self) -> None:
         _name("feature set", self.name)
-        _some(f"entity of feature set {self.name!r}", self.entity, "('carrier',)")
-        _some(f"windows of feature set {self.name!r}", self.windows, "(days(7),)")
-        _some(f"aggregates of feature set {self.name!r}", self.aggregates, "(Aggregate('events', 'count'),)")
+        what = f"of feature set {self.name!r}"
+        _some(f"entity {what}", self.entity, "('carrier',)")
+        _some(f"windows {what}", self.windows, "(days(7),)")
+        _some(f"aggregates {what}", self.aggregates, "(Aggregate('events', 'count'),)")
         for name in self.entity:
             self.source.field(name)
         for window in self.windows:
-            _whole_days(f"window of feature set {self.name!r}", window)
-        _unique(f"windows of feature set {self.name!r}", [str(window.days) for window in self.windows])
-        _unique(f"aggregates of feature set {self.name!r}", [aggregate.name for aggregate in self.aggregates])
+            if not timedelta(0) < window <= LONGEST or window % timedelta(hours=1):
+                raise ValueError(
+                    f"window {what} is {window}: it must be whole hours, at most {LONGEST.days} days, for example days(7)."
+                )
+        _unique(f"windows {what}", [str(window) for window in self.windows])
+        _one_of(f"accuracy {what}", self.accuracy, ("day", "event"))
+        if self.closed and self.accuracy == "day":
+            raise ValueError(f"closed {what} has no effect with accuracy='day': its windows end where the day does.")
+        if not self.own_event and not self.closed:
+            raise ValueError(f"own_event {what} has no effect: without closed=True an event is never in its own window.")
+        if self.accuracy == "event" and (self.tiles or self.parquet or self.expectations):
+            raise ValueError(
+                f"feature set {self.name!r} has accuracy='event', so no table: leave tiles, parquet, expectations out."
+            )
+        if self.spine_entity is not None and len(self.spine_entity) != len(self.entity):
+            raise ValueError(
+                f"spine_entity {what} is {self.spine_entity}: it names one field of the spine for each of {self.entity}."
+            )
+        for lookup in self.lookups:
+            for name in lookup.entity:
+                self.source.field(name)
+        made = [*(column for lookup in self.lookups for column in lookup.columns), *(one.name for one in self.per_event)]
+        _unique(f"columns that events get {what}", [*(field.name for field in self.source.fields), *made])
+        for name in made:
+            if name in RESERVED:
+                raise ValueError(f"column {name!r} {what} is one that ingest adds; rename it.")
+        _unique(f"columns {what}", list(self.columns))
+        for expectation in self.expectations:
+            if expectation.column is not None:
+                _one_of(f"column of an expectation {what}", expectation.column, (*self.entity, *self.columns))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The feature columns, in order: window by window, aggregate by aggregate."""
-        return tuple(self.column(aggregate, window) for window in self.windows for aggregate in self.aggregates)
+        """The feature columns, in order: window by window, aggregate by aggregate, then those derived from them."""
+        return (
+            *(self.column(aggregate, window) for window in self.windows for aggregate in self.aggregates),
+            *(f"{self.name}_{one.name}" for one in self.derived),
+        )
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Those that are strings."""
+        values = [a for a in self.aggregates if a.type == "string" and a.function != "last_k"]
+        derived = [f"{self.name}_{one.name}" for one in self.derived if one.type == "string"]
+        return (*(self.column(aggregate, window) for window in self.windows for aggregate in values), *derived)
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        """Those that are lists."""
+        return tuple(self.column(a, window) for window in self.windows for a in self.aggregates if a.function == "last_k")
+
+    @property
+    def on_spine(self) -> tuple[str, ...]:
+        """The fields of the spine that name the entity, in its order."""
+        return self.entity if self.spine_entity is None else self.spine_entity
 
     def column(self, aggregate: Aggregate, window: timedelta) -> str:
-        """The column of one aggregate over one window, as `carrier_late_rate_7d`."""
-        return f"{self.name}_{aggregate.name}_{window.days}d"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dimension:
-    """Slowly changing facts about an entity: the newest event of a source that was visible at the end of the day."""
-
-    name: str
-    source: Source
-    entity: tuple[str, ...]
-    """The fields that name the entity, in this source and in the spine's."""
-    fields: tuple[str, ...]
-    """Numeric fields that become inputs, as `weather_wind_speed`."""
-    within: timedelta
-    """How old the newest event may be; an older one counts as unknown. Whole days."""
-
-    def __post_init__(self) -> None:
-        _name("dimension", self.name)
-        _whole_days(f"within of dimension {self.name!r}", self.within)
-        for name in self.entity:
-            self.source.field(name)
-        for name in self.fields:
-            type_ = self.source.field(name).type
-            if type_ not in ("int64", "float64"):
-                raise ValueError(
-                    f"dimension {self.name!r} takes {name!r}, which is {type_}: only int64 and float64 become inputs."
-                )
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The input columns, in the order of `fields`."""
-        return tuple(f"{self.name}_{field}" for field in self.fields)
+        """The column of one aggregate over one window, as `carrier_late_rate_7d` or `carrier_late_rate_6h`."""
+        whole = window % timedelta(days=1) == timedelta(0)
+        return f"{self.name}_{aggregate.name}_{f'{window.days}d' if whole else f'{window // timedelta(hours=1)}h'}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Label:
-    """What became true of an example: a condition on a later event with the same key."""
+    """What became true of an example: a condition on a later event with the same key, or on an aggregate over the horizon."""
 
     source: Source
-    key: str
-    """The field that holds the example's key."""
+    key: str | None = None
+    """The field that holds the example's key: the label is a condition on the first such event. Else `entity` is given."""
+    entity: tuple[str, ...] = ()
+    """The fields that name the example's entity, as the spine calls them: the label is a condition on `aggregates`."""
+    aggregates: tuple[Aggregate, ...] = ()
+    """With `entity`: count, sum, mean, rate, min, max or distinct over the events in [as_of, as_of + horizon)."""
     of: str
-    """Spark SQL condition over the later event's fields. Where it is null the example has no label and is not trained on."""
+    """Spark SQL condition over the later event's fields, or over the aggregates' names. Where it is null the example has no label
+    and is not trained on."""
     horizon: timedelta
     """The event must happen before `as_of` plus this. Whole days: the embargo between the parts of training."""
     lateness: timedelta = timedelta(0)
     """How long after the horizon a late event may still arrive. The label matures at `as_of` + horizon + lateness."""
+    negatives: float | None = None
+    """The share of the negatives to train on. The others get weight 0, those kept 1 / share, by a hash of key and `as_of`."""
+    negatives_per_positive: float | None = None
+    """Instead of a share: how many negatives to train on for each positive that matures on the same day."""
 
     def __post_init__(self) -> None:
-        self.source.field(self.key)
+        if (self.key is None) == (not self.entity) or bool(self.entity) != bool(self.aggregates):
+            raise ValueError(
+                "the label takes either a key, for a condition on one later event, or an entity with aggregates, for a condition "
+                f"on them; it has key={self.key!r}, entity={self.entity!r} and {len(self.aggregates)} aggregates."
+            )
+        for name in (*self.entity, *((self.key,) if self.key else ())):
+            self.source.field(name)
+        for aggregate in self.aggregates:
+            _one_of(
+                f"function of the label's aggregate {aggregate.name!r}",
+                aggregate.function,
+                ("count", "sum", "mean", "rate", "min", "max", "distinct"),
+            )
+        _unique("aggregates of the label", [aggregate.name for aggregate in self.aggregates])
         _whole_days("horizon of the label", self.horizon)
         if self.lateness < timedelta(0):
             raise ValueError(f"lateness of the label is {self.lateness}: it can't be negative.")
+        if self.negatives is not None and self.negatives_per_positive is not None:
+            raise ValueError("the label has negatives and negatives_per_positive: leave one of them out.")
+        if self.negatives is not None and not 0 < self.negatives <= 1:
+            raise ValueError(f"negatives of the label is {self.negatives}: it is a share, greater than 0 and at most 1.")
+        if self.negatives_per_positive is not None and not self.negatives_per_positive > 0:
+            raise ValueError(f"negatives_per_positive of the label is {self.negatives_per_positive}: it must be greater than 0.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -464,12 +762,14 @@ class Pipeline:
     """The last scheduled day, for histories that end; None goes on for ever. Manual runs and backfills may go beyond."""
     lateness: timedelta
     """How long after a day's end its run waits for late events. Less than a day."""
-    spine: Spine
+    spine: Spine | DailySpine
     features: tuple[FeatureSet, ...]
     dimensions: tuple[Dimension, ...] = ()
     label: Label
     training: Training
     promotion: Promotion = dataclass_field(default_factory=Promotion)
+    expectations: tuple[Expectation, ...] = ()
+    """What is expected of each day's examples."""
     owner: str = "penstock"
     tags: tuple[str, ...] = ()
 
@@ -480,20 +780,53 @@ class Pipeline:
         if self.last_day is not None and self.last_day < self.first_day:
             raise ValueError(f"pipeline {self.name!r} ends on {self.last_day}, before it begins on {self.first_day}.")
         _unique(f"feature sets of pipeline {self.name!r}", [feature_set.name for feature_set in self.features])
-        _unique(f"inputs of pipeline {self.name!r}", [*self.numbers, *self.categories])
-        _not_own(f"input of pipeline {self.name!r}", [*self.numbers, *self.categories])
+        _unique(f"inputs of pipeline {self.name!r}", [*self.numbers, *self.categories, *self.sequences])
+        _not_own(f"input of pipeline {self.name!r}", [*self.numbers, *self.categories, *self.sequences])
+        self._check_entities()
+        for expectation in self.expectations:
+            if expectation.column is not None:
+                _one_of(
+                    f"column of an expectation of pipeline {self.name!r}", expectation.column, (*self.categories, *self.numbers)
+                )
+        _ = self.sources, self.tables
+
+    def _check_entities(self) -> None:
+        known = self.spine.fields
         for feature_set in self.features:
-            for name in feature_set.entity:
-                self.spine.source.field(name)
+            for name in feature_set.on_spine:
+                _one_of(f"entity of feature set {feature_set.name!r} (a field of the spine)", name, known)
+            if not feature_set.own_event and not (
+                isinstance(self.spine, Spine)
+                and self.spine.source == feature_set.source
+                and self.spine.key == self.spine.source.event_id
+            ):
+                raise ValueError(
+                    f"own_event of feature set {feature_set.name!r} is False, but its events are not the examples: the spine "
+                    "takes another source, or is not named by the event id."
+                )
+            if feature_set.accuracy == "event" and isinstance(self.spine, DailySpine):
+                raise ValueError(
+                    f"feature set {feature_set.name!r} has accuracy='event', but each example is as of its day's close: "
+                    "use accuracy='day', or a Spine."
+                )
         for dimension in self.dimensions:
             for name in dimension.entity:
-                self.spine.source.field(name)
-        _ = self.sources
+                _one_of(f"entity of dimension {dimension.name!r} (a field of the spine)", name, known)
+        for name in self.label.entity:
+            _one_of("entity of the label (a field of the spine)", name, known)
+        if self.label.key is not None and isinstance(self.spine, DailySpine):
+            raise ValueError("the label goes by a key, but an entity on a day has none: give it an entity and aggregates.")
+
+    @property
+    def exact(self) -> bool:
+        """Whether features go by each example's own `as_of`: then the run over a day makes the examples of that day."""
+        return any(feature_set.accuracy == "event" for feature_set in self.features)
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """Each source once: the spine's, then those of features, dimensions and label."""
-        used = [self.spine.source, *(s.source for s in self.features), *(d.source for d in self.dimensions), self.label.source]
+        dimensions = [d.source for d in self._dimensions if isinstance(d.source, Source)]
+        used = [self.spine.source, *(s.source for s in self.features), *dimensions, self.label.source]
         unique: dict[str, Source] = {}
         for source in used:
             if unique.setdefault(source.name, source) != source:
@@ -501,16 +834,43 @@ class Pipeline:
         return tuple(unique.values())
 
     @property
+    def tables(self) -> tuple[Table, ...]:
+        """Each snapshot table once."""
+        unique: dict[str, Table] = {}
+        for dimension in self._dimensions:
+            table = dimension.source
+            if isinstance(table, Table) and unique.setdefault(table.name, table) != table:
+                raise ValueError(f"pipeline {self.name!r} has two tables called {table.name!r}: give each its own name.")
+        return tuple(unique.values())
+
+    @property
+    def _dimensions(self) -> tuple[Dimension, ...]:
+        return (*self.dimensions, *(lookup for feature_set in self.features for lookup in feature_set.lookups))
+
+    @property
     def categories(self) -> tuple[str, ...]:
         """The model's inputs that are strings, in the order of the example's columns."""
-        return tuple(column.name for column in self.spine.columns if self.spine.type_of(column) == "string")
+        own = [column.name for column in self.spine.columns if self.spine.type_of(column) == "string"]
+        windows = [name for feature_set in self.features for name in feature_set.categories]
+        return (*own, *windows, *(name for dimension in self.dimensions for name in dimension.categories))
 
     @property
     def numbers(self) -> tuple[str, ...]:
         """The model's inputs that are floats, in the order of the example's columns."""
         own = [column.name for column in self.spine.columns if self.spine.type_of(column) == "float64"]
-        windows = [name for feature_set in self.features for name in feature_set.columns]
-        return (*own, *windows, *(name for dimension in self.dimensions for name in dimension.columns))
+        windows = [
+            name
+            for feature_set in self.features
+            for name in feature_set.columns
+            if name not in (*feature_set.categories, *feature_set.sequences)
+        ]
+        dimensions = [name for dimension in self.dimensions for name in dimension.columns if name not in dimension.categories]
+        return (*own, *windows, *dimensions)
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        """The examples' columns that are lists, in order; no model takes them yet."""
+        return tuple(name for feature_set in self.features for name in feature_set.sequences)
 
 
 def days(number: int) -> timedelta:
@@ -521,6 +881,12 @@ def days(number: int) -> timedelta:
 def hours(number: float) -> timedelta:
     """So many hours."""
     return timedelta(hours=number)
+
+
+def _type_of(source: Source, column: Column) -> Literal["string", "float64"]:
+    if column.type is not None:
+        return column.type
+    return "string" if source.field(column.name).type == "string" else "float64"
 
 
 def _name(kind: str, value: str) -> None:

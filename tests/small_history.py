@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ ORDERS = Source(
         Field("shop", "int64"),
         Field("amount", "int64"),
         Field("paid", "bool"),
+        Field("price", "decimal(12,2)"),
+        Field("weight", "float64"),
+        Field("kind"),
         Field("ordered_at", "timestamp", required=True),
     ),
 )
@@ -208,12 +212,20 @@ def random_history(seed: int, first: date, last: date) -> dict[str, list[dict[st
         history["rates"] += sent(
             RATES, {"rate_id": f"r{number}", "shop": draw.choice(shops), "level": draw.random(), "at": moment()}
         )
+    # Drawn apart, so that what a seed gives the other fields stays as it is.
+    draw = random.Random(seed + 1000)
+    for row in history["orders"]:
+        row["price"] = draw.choice(
+            [None, Decimal("0.01"), Decimal("-3.50"), Decimal("1234567890.12"), Decimal(draw.randrange(999)) / 4]
+        )
+        row["weight"] = draw.choice([None, 0.125, -0.125, 2.675, 0.1, draw.random() * 100])
+        row["kind"] = draw.choice([None, "a", "b", "b", "c"])
     return history
 
 
-def write_all(history: dict[str, list[dict[str, Any]]]) -> None:
+def write_all(history: dict[str, list[dict[str, Any]]], pipeline: Pipeline = PIPELINE) -> None:
     """Make a history the events of the pipeline's sources."""
-    for source in PIPELINE.sources:
+    for source in pipeline.sources:
         write(source, history[source.name])
 
 

@@ -10,7 +10,7 @@ from datetime import date
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from jobs import lake
+from jobs import lake, versions
 from jobs.errors import DataError, RetryError
 from pipelines.declare import Pipeline
 
@@ -18,12 +18,13 @@ ROWS = 32_768
 """Rows in one batch: some tens of megabytes for a hundred inputs."""
 
 
-def examples(pipeline: Pipeline, version: int | None = None) -> DeltaTable:
-    """The examples as they stand, or at `version`.
+def examples(pipeline: Pipeline, version: int | None = None, *, name: str | None = None) -> DeltaTable:
+    """The examples as they stand, or at `version`: of this declaration, or the table called `name`, as `examples_v2`.
 
     Raises RetryError where there are none yet, DataError where they lack an input that is declared.
     """
-    table = lake.load(lake.uri(pipeline.name, "examples"), version)
+    uri = versions.uri(pipeline, "examples") if name is None else lake.uri(pipeline.name, name)
+    table = lake.load(uri, version)
     if table is None:
         raise RetryError(f"{pipeline.name} has no examples yet. Run `penstock features {pipeline.name}` first.")
     present = {field.name for field in table.schema().fields}
@@ -38,20 +39,21 @@ def examples(pipeline: Pipeline, version: int | None = None) -> DeltaTable:
 
 def of_day(pipeline: Pipeline, table: DeltaTable, day: date) -> Iterator[pa.Table]:
     """The examples of one `as_of_date`: `key`, `as_of` and the inputs; batches of ROWS rows, the last one of what is left."""
-    sql = f"select {_columns(pipeline)} from e where e.as_of_date = date '{day}' order by e.key"
+    sql = f"select {_columns(pipeline)} from e where e.as_of_date = date '{day}' order by e.key, e.as_of"
     return _batches(QueryBuilder().register("e", table), sql)
 
 
 def of_day_labelled(
     pipeline: Pipeline, table: DeltaTable, labels: DeltaTable, day: date, matured: tuple[date, date]
 ) -> Iterator[pa.Table]:
-    """As `of_day`, but only examples with a label, joined by key, and `label` as a last column.
+    """As `of_day`, but only examples with a label, joined by key and `as_of`, and `label` as a last column.
 
     `matured` are the first and last `mature_date` on which these labels can lie: only those partitions are read.
     """
     sql = (
-        f"select {_columns(pipeline)}, l.label from e join l on l.key = e.key where e.as_of_date = date '{day}' "
-        f"and l.mature_date >= date '{matured[0]}' and l.mature_date <= date '{matured[1]}' order by e.key"
+        f"select {_columns(pipeline)}, l.label from e join l on l.key = e.key and l.as_of = e.as_of "
+        f"where e.as_of_date = date '{day}' and l.mature_date >= date '{matured[0]}' and l.mature_date <= date '{matured[1]}' "
+        "order by e.key, e.as_of"
     )
     return _batches(QueryBuilder().register("e", table).register("l", labels), sql)
 

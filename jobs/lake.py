@@ -118,10 +118,19 @@ def create(
         raise store.failed(failure, f"the table {table_uri} could not be created") from failure
 
 
-def append(table_uri: str, rows: pa.Table, *, partition_by: Sequence[str] = ()) -> int:
-    """Append rows, creating the table where there is none. Returns the version that holds them."""
+def append(table_uri: str, rows: pa.Table, *, partition_by: Sequence[str] = (), widen: bool = False) -> int:
+    """Append rows, creating the table where there is none. Returns the version that holds them.
+
+    `widen` gives a table the columns that it lacks; older rows have nulls there.
+    """
     with store.asked(f"rows could not be added to {table_uri}"):
-        write_deltalake(table_uri, rows, mode="append", partition_by=list(partition_by) or None)
+        write_deltalake(
+            table_uri,
+            rows,
+            mode="append",
+            partition_by=list(partition_by) or None,
+            schema_mode="merge" if widen else None,
+        )
         return DeltaTable(table_uri).version()
 
 

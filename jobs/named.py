@@ -37,7 +37,9 @@ def of(pipelines: Iterable[Pipeline]) -> list[Named]:
 
 def _named(pipeline: Pipeline, version: Version) -> list[Named]:
     snapshot = _snapshot(pipeline, version)
-    found = [(lake.uri(pipeline.name, name), snapshot["tables"][name]["version"]) for name in ("examples", "labels")]
+    # A snapshot of an earlier release names no table: then there was one.
+    tables = {name: snapshot["tables"][name] for name in ("examples", "labels")}
+    found = [(lake.uri(pipeline.name, one.get("table", name)), one["version"]) for name, one in tables.items()]
     sources = {source.name: batches.events_uri(source) for source in pipeline.sources}
     for table in snapshot["sources"].values():
         for name, days in table.items():

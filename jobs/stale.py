@@ -7,18 +7,22 @@ and what was erased. Fresh news never makes a day stale, nor does an acknowledge
 Judged from the account, which knows the rows of each commit by event day and known day; the events are looked at only where
 that leaves open whether a row came before A or later on A's own day. A day may be called stale for a row that turns out to be
 the repeat of another, or to concern no example. It is never the other way round. The account must be settled.
+
+Days count by the newest output that this declaration made of each of their tables. What changed in snapshot tables, see
+`jobs.stale_tables`.
 """
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
-from jobs import batches, lake, ledger, reach
+from jobs import batches, lake, ledger, reach, stale_tables, versions
 from jobs.interval import DAY, Interval, midnight
-from pipelines.declare import Pipeline, Source
+from jobs.ledger import Recorded
+from pipelines.declare import Pipeline, Source, Spine
 
 _TERMS = 200
 """Conditions in one query."""
@@ -32,9 +36,10 @@ class StaleDay:
     source: str
     batch: str
     kind: str
-    """`ingest`, `replay`, `erase` or `rebuild`."""
+    """`ingest`, `replay`, `erase` or `rebuild`; `table` for a snapshot table."""
     rows: int
-    """Rows of the commit that the day's run would have read; for a rebuild also those that it took the place of."""
+    """Rows of the commit that the day's run would have read; for a rebuild also those that it took the place of; 0 where a
+    snapshot table changed and nobody can tell where."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,11 +70,29 @@ _Early = dict[tuple[str, date], Counter[date]]
 """Rows by event day that became known on a day before its A, by batch and that day."""
 
 
-def stale(pipeline: Pipeline, interval: Interval | None = None) -> list[StaleDay]:
-    """What makes days of the interval stale, of those whose features were computed; None looks at all days. In order."""
-    computed = ledger.inputs(pipeline, "features/", interval)
+def stale(
+    pipeline: Pipeline, interval: Interval | None = None, entries: list[tuple[str, date, Recorded]] | None = None
+) -> list[StaleDay]:
+    """What makes days of the interval stale, of those whose features were computed; None looks at all days. In order.
+
+    `entries` are the ledger's about the features of these days, where the caller has read them.
+    """
+    computed = _computed(pipeline, ledger.entries(pipeline, "features/", interval) if entries is None else entries)
     found = [one for source in pipeline.sources for one in _stale(pipeline, source, computed)]
+    if computed and pipeline.tables:
+        found += _by_tables(pipeline, computed)
     return sorted(found, key=lambda one: (one.day, one.source))
+
+
+def _computed(pipeline: Pipeline, entries: list[tuple[str, date, Recorded]]) -> dict[date, list[Mapping[str, Any]]]:
+    """From what the tables of each day were computed, as declared now."""
+    wanted = {f"features/{name}": versions.digest(pipeline, name) for name in versions.tables(pipeline)}
+    newest = {(stage, day): entry.inputs for stage, day, entry in entries if wanted.get(stage) == entry.declaration}
+    found: dict[date, list[Mapping[str, Any]]] = defaultdict(list)
+    for (_, day), inputs in newest.items():
+        if inputs not in found[day]:
+            found[day].append(inputs)
+    return found
 
 
 def intervals(days: Iterable[date]) -> list[Interval]:
@@ -83,12 +106,21 @@ def intervals(days: Iterable[date]) -> list[Interval]:
     return found
 
 
-def _stale(pipeline: Pipeline, source: Source, computed: dict[date, dict[str, Any]]) -> list[StaleDay]:
-    versions = {day: int(inputs.get(source.name, -1)) for day, inputs in computed.items()}
-    changes = _changes(source, min(versions.values())) if versions else []
+def _by_tables(pipeline: Pipeline, computed: dict[date, list[Mapping[str, Any]]]) -> list[StaleDay]:
+    now = batches.snapshot(pipeline)
+    return [
+        StaleDay(day=day, source=table.name, batch=f"version {now.get(table.name)} after {version}", kind="table", rows=rows)
+        for table in pipeline.tables
+        for day, version, rows in stale_tables.stale(pipeline, table, computed, now.get(table.name))
+    ]
+
+
+def _stale(pipeline: Pipeline, source: Source, computed: dict[date, list[Mapping[str, Any]]]) -> list[StaleDay]:
+    read = {day: min(int(inputs.get(source.name, -1)) for inputs in each) for day, each in computed.items()}
+    changes = _changes(source, min(read.values())) if read else []
     pairs = [
         (day, looks, change)
-        for day, version in versions.items()
+        for day, version in read.items()
         if (looks := _looks(pipeline, source, day))
         for change in changes
         # Of A's own day, which is the last that can count, everything else is fresh news.
@@ -111,22 +143,24 @@ def _looks(pipeline: Pipeline, source: Source, day: date) -> list[_Look]:
     looks: list[_Look] = []
     history = reach.history(pipeline, source, one)
     if history is not None:
-        # Windows and dimensions end with the day, and so does what a label that matures on it may know.
+        # Windows, lookups, dimensions and daily spines end with the day at the latest, whichever examples they serve, and so does
+        # what a label that matures on it may know.
         looks.append(_Look(events=history.read, known=day))
-    if pipeline.spine.source == source:
+    if isinstance(pipeline.spine, Spine) and pipeline.spine.source == source:
         labels, examples = reach.labels_as_of(pipeline, one), reach.examples_as_of(pipeline, one)
         # An example is there when it was known by its as_of. Those of the day's labels have theirs long before the day ends;
-        # those that use the day's features have theirs after A, and what comes after A is fresh.
-        looks.append(_Look(events=_events(pipeline, *labels), known=reach.covering(*labels).last))
-        looks.append(_Look(events=_events(pipeline, *examples), known=day, closing=pipeline.lateness > timedelta(0)))
+        # those that use the day's features have theirs after A, and what comes after A is fresh. Those with features as of
+        # their own moment have theirs on the day.
+        looks.append(_Look(events=_events(pipeline.spine, *labels), known=reach.covering(*labels).last))
+        closing = pipeline.lateness > timedelta(0) and not pipeline.exact
+        looks.append(_Look(events=_events(pipeline.spine, *examples), known=day, closing=closing))
     return looks
 
 
-def _events(pipeline: Pipeline, start: datetime, end: datetime) -> Interval:
+def _events(spine: Spine, start: datetime, end: datetime) -> Interval:
     """When the events of the examples with `as_of` in [start, end) happened, and around them their repeats."""
-    before, around = pipeline.spine.before, pipeline.spine.source.repeats_within
-    days = reach.covering(start + before, end + before)
-    return Interval(days.start - around, days.end + around)
+    days = reach.covering(start + spine.before, end + spine.before)
+    return Interval(days.start - spine.source.repeats_within, days.end + spine.source.repeats_within)
 
 
 def _open(change: _Change, look: _Look) -> bool:

@@ -88,6 +88,14 @@ def files(uri: str) -> Iterator[Stored]:
             yield Stored(path=info.path[len(base) + 1 :], size=info.size, modified=info.mtime or datetime.now(UTC))
 
 
+def folders(uri: str) -> list[str]:
+    """The names of the folders right under a folder; none where there is no folder."""
+    filesystem, base = place(uri)
+    with asked(f"the folders of {uri} could not be listed"):
+        found = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
+    return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+
 def data_files(table_uri: str) -> list[Stored]:
     """A table's Parquet files: those that it holds, those that it held, and those that nobody committed."""
     return [one for one in files(table_uri) if one.path.endswith(".parquet") and not one.path.startswith("_")]

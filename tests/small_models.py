@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from deltalake import DeltaTable
 
-from jobs import lake, registry
+from jobs import lake, registry, versions
 from jobs.command import Job
 from jobs.interval import DAY, Interval, midnight
 from pipelines.declare import Column, Field, Label, Pipeline, Promotion, Source, Spine, Training, days, hours
@@ -109,9 +110,12 @@ def logistic(x: float) -> float:
 def write_tables(small: Pipeline) -> None:
     """`examples` and `labels` of all days."""
     by_day = [examples_of(day) for day in Interval.inclusive(FIRST, LAST).days()]
-    lake.append(lake.uri(small.name, "examples"), pa.concat_tables(by_day), partition_by=["as_of_date"])
     labels = pa.concat_tables(labels_of(each) for each in by_day)
-    lake.append(lake.uri(small.name, "labels"), labels, partition_by=["mature_date"])
+    for table, rows_of, day in (("examples", pa.concat_tables(by_day), "as_of_date"), ("labels", labels, "mature_date")):
+        uri = versions.uri(small, table)
+        lake.append(uri, rows_of, partition_by=[day])
+        # In a commit of its own, so that version 0 holds the rows.
+        DeltaTable(uri).alter.set_table_properties(versions.properties(small, table), raise_if_not_exists=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from deltalake import DeltaTable
 
-from jobs import lake
+from jobs import lake, versions
 from jobs.command import Job
 from jobs.interval import DAY, Interval, midnight
 from jobs.parts import split
@@ -88,10 +89,13 @@ def rides(name: str, rows: dict[date, int], **training: Any) -> Pipeline:
         "key": examples["key"],
         "as_of": examples["as_of"],
         "label": (random.random(len(numbered)) < likely).astype(np.int32),
+        "weight": np.ones(len(numbered)),
         "mature_date": pa.array([(moment + pipeline.label.horizon).date() for moment in as_of], pa.date32()),
     }
-    lake.append(lake.uri(name, "examples"), pa.table(examples), partition_by=["as_of_date"])
-    lake.append(lake.uri(name, "labels"), pa.table(labels), partition_by=["mature_date"])
+    for table, held, day in (("examples", examples, "as_of_date"), ("labels", labels, "mature_date")):
+        uri = versions.uri(pipeline, table)
+        lake.append(uri, pa.table(held), partition_by=[day])
+        DeltaTable(uri).alter.set_table_properties(versions.properties(pipeline, table), raise_if_not_exists=False)
     return pipeline
 
 

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from small_topic import DYING, FIELDS, MORNING, declare, ingest, offsets, order, produce, ranges, rows, version
 
-from jobs import account, batches, lake, ledger
+from jobs import account, batches, lake, ledger, versions
 from jobs.command import Job
 from jobs.dead_letters import replay, show
 from jobs.errors import RetryError, UsageError
@@ -380,7 +380,18 @@ def test_the_report_names_the_days_that_a_replay_made_stale(
     inputs = {today.name: version(source)}
     ledger.record(
         shops,
-        [ledger.Entry(stage="features/labels", day=day, inputs=inputs, output_version=1, rows=1, run_id="r") for day in days_of],
+        [
+            ledger.Entry(
+                stage="features/labels",
+                day=day,
+                inputs=inputs,
+                output_version=1,
+                rows=1,
+                run_id="r",
+                declaration=versions.digest(shops, "labels"),
+            )
+            for day in days_of
+        ],
     )
     made = job(today, "replay", json=False)
     replay.run(made)

@@ -32,11 +32,11 @@ def own_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
 
 
-def compute(first: date, last: date, pipeline: Any = PIPELINE) -> dict[str, Any]:
+def compute(first: date, last: date, pipeline: Any = PIPELINE, *, force: bool = True, chunk_days: int = 31) -> dict[str, Any]:
     """Run the stage. Returns its part of the run report."""
     job = Job(
         command="features",
-        options=Namespace(json=True),
+        options=Namespace(json=True, force=force, chunk_days=chunk_days),
         run_id="test",
         pipeline=pipeline,
         interval=Interval.inclusive(first, last),

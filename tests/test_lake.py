@@ -110,7 +110,7 @@ def test_the_ledger_keeps_what_was_computed_from_what() -> None:
     found = lake.query(table, "select * from t order by day").to_pylist()
     assert [row["day"] for row in found] == [DAY_1, DAY_2]
     assert json.loads(found[0]["inputs"]) == {"flights_landed": 3}
-    assert {row["fingerprint"] for row in found} == {ledger.fingerprint()}
+    assert {row["fingerprint"] for row in found} == {ledger.fingerprint("features")}
 
 
 def test_the_fingerprint_follows_names_and_bytes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from small_models import LAST, ROWS, Logged, examples_of, job, log_model, logistic, pipeline, register, rows, write_tables
 
-from jobs import champion, inputs, lake, ledger, registry
+from jobs import champion, inputs, lake, ledger, registry, versions
 from jobs.errors import DataError, RetryError
 from jobs.interval import DAY
 from jobs.promote import stage as promotion
@@ -109,7 +109,10 @@ def test_a_day_that_became_empty_has_no_predictions(small: Pipeline) -> None:
         score(small, "run-2", D, D + DAY)
     assert {run for (run,) in predictions(small, "run_id")} == {"run-1"}
     # As features records a day that it computed, and found empty.
-    entry = ledger.Entry(stage="features/examples", day=D, inputs={}, output_version=1, rows=0, run_id="features")
+    declared = versions.digest(small, "examples")
+    entry = ledger.Entry(
+        stage="features/examples", day=D, inputs={}, output_version=1, rows=0, run_id="features", declaration=declared
+    )
     ledger.record(small, [entry])
     report = score(small, "run-2")
     assert report["days"] == {str(D + DAY): {"rows": 0, "missing_inputs": 0.0}}

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from small_history import ORDERS, PIPELINE, RATES, VISITS, at, event
 
-from jobs import batches, lake, ledger, stale
+from jobs import batches, lake, ledger, stale, versions
 from jobs.decode import events_schema
 from jobs.interval import Interval
-from pipelines.declare import Source
+from pipelines.declare import Pipeline, Source
 
 
 @pytest.fixture(autouse=True)
@@ -27,15 +27,23 @@ def january(day: int) -> date:
     return date(2020, 1, day)
 
 
-def computed(first: int, last: int, **versions: int) -> None:
+def computed(first: int, last: int, pipeline: Pipeline = PIPELINE, **read: int) -> None:
     """Record that the days' features were computed from these versions of the events; 5 where none is given."""
-    inputs = {source.name: 5 for source in PIPELINE.sources} | versions
+    inputs = {source.name: 5 for source in pipeline.sources} | read
     ledger.record(
-        PIPELINE,
+        pipeline,
         [
-            ledger.Entry(stage=f"features/{table}", day=january(day), inputs=inputs, output_version=1, rows=1, run_id="r")
+            ledger.Entry(
+                stage=f"features/{table}",
+                day=january(day),
+                inputs=inputs,
+                output_version=1,
+                rows=1,
+                run_id="r",
+                declaration=versions.digest(pipeline, table),
+            )
             for day in range(first, last + 1)
-            for table in ("features_user", "examples")
+            for table in versions.tables(pipeline)
         ],
     )
 

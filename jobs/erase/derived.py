@@ -1,26 +1,26 @@
-"""What was computed of a person: rows of feature sets by the person, and of examples, labels and predictions by the keys of
-their events.
+"""What was computed of a person: rows of feature sets and tiles by the person, and of examples, labels and predictions by the
+keys of their events, or of the person where an example is an entity on a day. Of each table all versions, whatever declared them.
 
 What counts many people together (a mean over a carrier's passengers) stays as it was computed.
 """
 
+import json
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from jobs import batches, lake
+from jobs import batches, lake, versions
 from jobs.erase import rewriting
 from jobs.erase.events import TRIES, Found
 from jobs.erase.person import Mask, Person, as_text, equal
 from jobs.errors import RetryError
-from pipelines.declare import Pipeline, Source
+from pipelines.declare import DailySpine, Pipeline, Source, Spine
 
 log = logging.getLogger(__name__)
-
-_BY_KEY = ("examples", "labels", "predictions")
 
 
 @dataclass(kw_only=True)
@@ -30,6 +30,8 @@ class Target:
     uri: str
     column: str
     texts: set[str] = field(repr=False)
+    place: int | None = None
+    """Where the column holds JSON arrays, which of their values the texts are."""
     rows: dict[str, int] = field(default_factory=dict)
     """How many of a file's rows have to go: files never change, so each is read once."""
     erased: int = 0
@@ -37,7 +39,17 @@ class Target:
 
     def test(self, rows: pa.Table) -> Mask:
         """Which rows have to go."""
-        return equal(rows, self.column, self.texts)
+        if self.place is None or self.column not in rows.column_names:
+            return equal(rows, self.column, self.texts)
+        whole = {text for text in pc.unique(rows.column(self.column)).to_pylist() if text is not None}
+        return equal(rows, self.column, {text for text in whole if self._says(text)})
+
+    def _says(self, text: str) -> bool:
+        try:
+            value = json.loads(text)[self.place]
+        except (ValueError, TypeError, IndexError, KeyError):
+            return False  # Of an earlier declaration, which made its keys otherwise.
+        return (value if isinstance(value, str) else json.dumps(value)) in self.texts
 
     def count(self, path: str) -> int:
         """How many of a file's rows have to go."""
@@ -51,8 +63,8 @@ def named_by(person: Person, pipelines: list[Pipeline]) -> tuple[str, ...]:
     source = person.source.name
     return tuple(
         dict.fromkeys(
-            [each.spine.key for each in pipelines if each.spine.source.name == source]
-            + [each.label.key for each in pipelines if each.label.source.name == source]
+            [each.spine.key for each in pipelines if isinstance(each.spine, Spine) and each.spine.source.name == source]
+            + [each.label.key for each in pipelines if each.label.key is not None and each.label.source.name == source]
         )
     )
 
@@ -62,13 +74,25 @@ def targets(person: Person, pipelines: list[Pipeline], found: Found) -> list[Tar
     wanted = []
     for pipeline in pipelines:
         for one in pipeline.features:
-            if one.source.name == person.source.name and person.subject in one.entity:
-                wanted.append(
-                    Target(uri=lake.uri(pipeline.name, f"features_{one.name}"), column=person.subject, texts={person.key})
-                )
-        keys = _keys(person, pipeline, found)
-        wanted += [Target(uri=lake.uri(pipeline.name, name), column="key", texts=keys) for name in _BY_KEY if keys]
-    return [target for target in wanted if lake.load(target.uri) is not None]
+            if one.source.name == person.source.name:
+                places = (uri for kind in ("features", "tiles") for uri in versions.every(pipeline, f"{kind}_{one.name}"))
+                wanted += [Target(uri=uri, column=person.subject, texts={person.key}) for uri in places]
+        predictions = lake.uri(pipeline.name, "predictions")
+        places_by_key = [*versions.every(pipeline, "examples"), *versions.every(pipeline, "labels"), predictions]
+        spine = pipeline.spine
+        if isinstance(spine, DailySpine) and person.subject in spine.entity:
+            place = spine.entity.index(person.subject) if len(spine.entity) > 1 else None
+            wanted += [Target(uri=uri, column="key", texts={person.key}, place=place) for uri in places_by_key]
+        if keys := _keys(person, pipeline, found):
+            wanted += [Target(uri=uri, column="key", texts=keys) for uri in places_by_key]
+    # An earlier declaration may have had another entity, or none of the person.
+    return [target for target in wanted if target.column in _columns(target.uri)]
+
+
+def _columns(uri: str) -> set[str]:
+    """The columns of a table; none where there is no table."""
+    table = lake.load(uri)
+    return set() if table is None else {column.name for column in table.schema().fields}
 
 
 def current(target: Target) -> int:
@@ -103,12 +127,15 @@ def erase(target: Target, run_id: str) -> None:
 def _keys(person: Person, pipeline: Pipeline, found: Found) -> set[str]:
     """The keys of the person's examples: those of the events seen, and where the spine names the person itself, the spine's."""
     keys: set[str] = set()
-    for source, key in ((pipeline.spine.source, pipeline.spine.key), (pipeline.label.source, pipeline.label.key)):
-        if source.name == person.source.name:
-            keys |= found.keys(key)
-    spine = pipeline.spine.source
-    if spine.name != person.source.name and any(one.name == person.subject for one in spine.fields):
-        keys.update(_in_spine(person, spine, pipeline.spine.key))
+    spine, label = pipeline.spine, pipeline.label
+    if label.key is not None and label.source.name == person.source.name:
+        keys |= found.keys(label.key)
+    if not isinstance(spine, Spine):
+        return keys
+    if spine.source.name == person.source.name:
+        keys |= found.keys(spine.key)
+    elif any(one.name == person.subject for one in spine.source.fields):
+        keys.update(_in_spine(person, spine.source, spine.key))
     return keys
 
 

@@ -1,10 +1,25 @@
 """From events to features, examples and labels: `penstock features PIPELINE --from D --to D`.
 
-All days of a range are computed in one pass, and a range gives what its days give one by one. What a day may know is
+Days that stand as they are are left alone. The others are computed in chunks of consecutive days, each in one pass, and a range
+gives what its days give one by one. What a day may know is
 decided by two clocks, when an event happened and when it reached Kafka; see `windows.py` for the method.
 """
 
+import argparse
+
 from jobs.command import Command
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="compute all days, also those that stand as they are")
+    parser.add_argument(
+        "--chunk-days",
+        type=int,
+        default=31,
+        metavar="N",
+        help="the most days that are computed together; a killed run goes on after its last whole chunk (default: 31)",
+    )
+
 
 COMMANDS = (
     Command(
@@ -13,5 +28,6 @@ COMMANDS = (
         target="jobs.features.stage:run",
         subject="pipeline",
         interval=True,
+        arguments=_arguments,
     ),
 )

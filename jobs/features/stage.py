@@ -1,20 +1,27 @@
-"""`penstock features`: features, examples and labels of a range of days, in one Spark application."""
+"""`penstock features`: features, examples and labels of the days that need it, in one Spark application.
+
+What stands is left alone: a day is computed when it never was, or when its rows, the code or the declaration have changed, see
+`jobs.needs`. Chunk by chunk is written and told to the ledger, so a run that follows a killed one goes on where that stopped.
+"""
 
 import logging
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import date
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
-from jobs import batches, ledger, letters
+from jobs import account, batches, ledger, letters, needs, stale, versions
 from jobs.command import Job
+from jobs.errors import UsageError
 from jobs.features.plan import Plan, plan
 from jobs.features.spine import within
-from jobs.features.tables import Output, Written, write
+from jobs.features.tables import Output, Written, physical, write
 from jobs.interval import Interval
 from jobs.reach import examples_as_of
 from jobs.spark import session
@@ -27,51 +34,93 @@ WRITERS = 3
 
 
 def run(job: Job) -> None:
-    """Compute and write the interval. The report says the versions read, the rows by table and the seconds by step.
+    """Compute and write the days that need it; with `--force` all. The report says which days were computed and why, the versions
+    read, the rows by table and the seconds by step.
 
     Raises RetryError for an open day or a day that a neighbour wrote, DataError for one with too many dead letters, UsageError
     for a declaration that can't be computed.
     """
     assert job.pipeline is not None and job.interval is not None
+    if job.options.chunk_days < 1:
+        raise UsageError(f"--chunk-days is {job.options.chunk_days}: it must be at least 1.")
     batches.require_closed(job.pipeline, job.interval)
-    letters.require_usable(job.pipeline, job.interval)
+    for source in job.pipeline.sources:
+        # What a killed ingest has committed may not be in the account yet, which says what is stale.
+        account.settle(source)
+    chunks = _chunks(job, job.pipeline, job.interval)
+    for days in stale.intervals(day for chunk in chunks for day in chunk.days()):
+        letters.require_usable(job.pipeline, days)
     inputs = batches.snapshot(job.pipeline)
-    job.report.update(inputs=inputs, tables={}, seconds_of={})
+    job.report.update(inputs=inputs, tables={}, seconds_of={}, plans={})
+    if not chunks:
+        _say(job, f"{job.pipeline.name}, {job.interval}: nothing to do, all days stand as they are (--force computes them again)")
+        return
     clock = time.monotonic()
     with session() as spark:
         job.report["seconds_of"]["session"] = round(time.monotonic() - clock, 1)
-        _compute(spark, job, job.pipeline, job.interval, inputs)
+        began = time.monotonic()
+        done = 0
+        for number, chunk in enumerate(chunks, start=1):
+            _compute(spark, job, job.pipeline, chunk, inputs)
+            done += len(chunk)
+            left = (time.monotonic() - began) / done * (sum(map(len, chunks)) - done)
+            log.info("features: chunk %d of %d (%s) is done, about %.0f s left", number, len(chunks), chunk, left)
         clock = time.monotonic()
     job.report["seconds_of"]["stop"] = round(time.monotonic() - clock, 1)
-    if not job.options.json:
-        rows = ", ".join(f"{table} {facts['rows']}" for table, facts in job.report["tables"].items())
-        print(f"{job.pipeline.name}, {job.interval}: {rows}")
+    rows = ", ".join(f"{table} {facts['rows']}" for table, facts in job.report["tables"].items())
+    skipped = f"; {len(job.report['days']['skipped'])} days stand as they are" if job.report["days"]["skipped"] else ""
+    _say(job, f"{job.pipeline.name}, {job.interval}: {rows}{skipped}")
+
+
+def _chunks(job: Job, pipeline: Pipeline, interval: Interval) -> list[Interval]:
+    """The days to compute, as runs of consecutive days. The report says which these are and why."""
+    why: dict[date, tuple[str, ...]] = dict.fromkeys(interval.days(), ("asked for: --force",))
+    if not job.options.force:
+        why = {one.day: one.why for one in needs.features(pipeline, interval) if one.state != "done"}
+    reasons: dict[tuple[str, ...], list[date]] = defaultdict(list)
+    for day, each in why.items():
+        reasons[each].append(day)
+    for each, days in reasons.items():
+        log.info("features: %s: %s", ", ".join(map(str, stale.intervals(days))), "; ".join(each))
+    job.report["days"] = {
+        "computed": {str(day): list(each) for day, each in why.items()},
+        "skipped": [day for day in interval.days() if day not in why],
+    }
+    return needs.chunks(why, job.options.chunk_days)
 
 
 def _compute(spark: SparkSession, job: Job, pipeline: Pipeline, interval: Interval, inputs: dict[str, Any]) -> None:
+    """One chunk: its tables, then its days in the ledger."""
+    clock = time.monotonic()
     with _timed(job, "plan"):
         planned = plan(spark, pipeline, interval, inputs)
 
     def save(output: Output) -> Written:
         with _timed(job, output.table):
-            written = write(output, pipeline.name, run_id=job.run_id, inputs=inputs)
-        job.report["tables"][output.table] = {"rows": sum(written.rows.values()), "version": written.version}
+            if output.table not in job.report["plans"]:
+                job.report["plans"][output.table] = physical(output.frame)
+            written = write(output, pipeline, run_id=job.run_id, inputs=inputs)
+        before = job.report["tables"].get(output.table, {"rows": 0})
+        job.report["tables"][output.table] = {"rows": before["rows"] + sum(written.rows.values()), "version": written.version}
         return written
 
     try:
+        first = tuple(output for output in planned.outputs if output is not planned.examples)
         with ThreadPoolExecutor(WRITERS) as pool:
-            first = (*planned.sets, planned.labels)
             written = dict(zip((output.table for output in first), pool.map(save, first), strict=True))
         written[planned.examples.table] = save(planned.examples)
         with _timed(job, "counts"):
-            job.report.update(_counts(planned, pipeline, interval))
+            for part, counts in _counts(planned, pipeline, interval).items():
+                before = job.report.get(part, {})
+                job.report[part] = {name: before.get(name, 0) + count for name, count in counts.items()}
     finally:
         planned.release()
     with _timed(job, "ledger"):
-        ledger.record(pipeline, _entries(job, planned, written, interval, inputs))
+        seconds = (time.monotonic() - clock) / len(interval) / len(planned.outputs)
+        ledger.record(pipeline, _entries(job, pipeline, planned, written, interval, inputs, seconds))
 
 
-def _counts(planned: Plan, pipeline: Pipeline, interval: Interval) -> dict[str, Any]:
+def _counts(planned: Plan, pipeline: Pipeline, interval: Interval) -> dict[str, dict[str, int]]:
     """What left no row: spine rows that came too late, and matured examples without a label."""
     late = within(planned.spine, examples_as_of(pipeline, interval)).where("late").count()
     matured = planned.outcomes.agg(
@@ -85,7 +134,13 @@ def _counts(planned: Plan, pipeline: Pipeline, interval: Interval) -> dict[str, 
 
 
 def _entries(
-    job: Job, planned: Plan, written: dict[str, Written], interval: Interval, inputs: dict[str, Any]
+    job: Job,
+    pipeline: Pipeline,
+    planned: Plan,
+    written: Mapping[str, Written],
+    interval: Interval,
+    inputs: dict[str, Any],
+    seconds: float,
 ) -> list[ledger.Entry]:
     """One entry for each table and day of the interval, also where the day is empty."""
     return [
@@ -96,6 +151,8 @@ def _entries(
             output_version=written[output.table].version,
             rows=written[output.table].rows.get(own, 0),
             run_id=job.run_id,
+            declaration=versions.digest(pipeline, output.table),
+            seconds=round(seconds, 3),
         )
         for output in planned.outputs
         for day, own in zip(interval.days(), output.days.days(), strict=True)
@@ -104,8 +161,14 @@ def _entries(
 
 @contextmanager
 def _timed(job: Job, step: str) -> Iterator[None]:
-    """Put the seconds of a step into the report, and tell of it."""
+    """Add the seconds of a step to the report, and tell of it."""
     clock = time.monotonic()
     yield
-    job.report["seconds_of"][step] = round(time.monotonic() - clock, 1)
-    log.info("features: %s, %.1f s", step, job.report["seconds_of"][step])
+    took = time.monotonic() - clock
+    job.report["seconds_of"][step] = round(job.report["seconds_of"].get(step, 0.0) + took, 1)
+    log.info("features: %s, %.1f s", step, took)
+
+
+def _say(job: Job, line: str) -> None:
+    if not job.options.json:
+        print(line)

@@ -1,4 +1,7 @@
-"""Writing a range of days to the lake: replaced as a whole, in one commit for each table."""
+"""Writing a range of days to the lake: replaced as a whole, in one commit for each table.
+
+A table is of one declaration: where what it depends on has changed, another one is made beside it, see `jobs.versions`.
+"""
 
 import json
 from collections import Counter
@@ -12,9 +15,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from jobs import lake
+from jobs import lake, versions
 from jobs.errors import RetryError, UsageError
 from jobs.interval import Interval
+from pipelines.declare import Pipeline
+
+PLAN = 20_000
+"""The most characters of a physical plan that a report keeps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,13 +47,13 @@ class Written:
     """Rows by day of the partition column; an empty day has no entry."""
 
 
-def write(output: Output, pipeline: str, *, run_id: str, inputs: Mapping[str, Any]) -> Written:
+def write(output: Output, pipeline: Pipeline, *, run_id: str, inputs: Mapping[str, Any]) -> Written:
     """Replace the days of the output in one commit.
 
-    Raises RetryError where a neighbour wrote one of the days at the same time, UsageError where the table has other
-    columns than the frame: a changed meaning gets a new name.
+    Raises RetryError where a neighbour wrote one of the days at the same time, UsageError where the table of this declaration has
+    other columns than the frame.
     """
-    uri = lake.uri(pipeline, output.table)
+    uri = versions.uri(pipeline, output.table)
     before = lake.load(uri)
     if before is not None:
         _same_columns(uri, before, output.frame)
@@ -60,7 +67,7 @@ def write(output: Output, pipeline: str, *, run_id: str, inputs: Mapping[str, An
         .option("replaceWhere", f"{output.partition} >= '{output.days.start}' AND {output.partition} < '{output.days.end}'")
         .option("userMetadata", note)
         # They take effect where the table is made.
-        .options(**lake.settings(output.frame.columns))
+        .options(**lake.settings(output.frame.columns), **versions.properties(pipeline, output.table))
     )
     try:
         writer.save(uri)
@@ -71,14 +78,20 @@ def write(output: Output, pipeline: str, *, run_id: str, inputs: Mapping[str, An
     return _written(uri, output, note, after=-1 if before is None else before.version())
 
 
+def physical(frame: DataFrame) -> str:
+    """How Spark means to compute a frame, at most PLAN characters; empty where Spark runs behind Spark Connect."""
+    inside = getattr(frame, "_jdf", None)
+    return "" if inside is None else str(inside.queryExecution().executedPlan().toString())[:PLAN]
+
+
 def _same_columns(uri: str, table: DeltaTable, frame: DataFrame) -> None:
     there = [field.name for field in table.schema().fields]
     if sorted(there) != sorted(frame.columns):
         missing = ", ".join(sorted(set(frame.columns) - set(there))) or "nothing"
         extra = ", ".join(sorted(set(there) - set(frame.columns))) or "nothing"
         raise UsageError(
-            f"{uri} was written by another declaration: it lacks {missing}, and {extra} is no longer declared. "
-            "Give the changed feature set or pipeline a new name, or move the old table away."
+            f"{uri} was written by other code for the same declaration: it lacks {missing}, and {extra} is no longer computed. "
+            "Move the table away, and compute its days again."
         )
 
 

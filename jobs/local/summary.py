@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
-from jobs import champion, lake
+from jobs import champion, lake, versions
 from jobs.local.airflow_api import Airflow
 from pipelines.declare import Pipeline
 
@@ -29,7 +30,10 @@ def collect(pipeline: Pipeline, airflow: Airflow, runs: dict[str, str]) -> dict[
     decision = champion.history(pipeline).decisions[-1]
     return {
         "sources": {source.name: _events(source.name) for source in pipeline.sources},
-        "tables": {name: _rows(pipeline, name) for name in (*_sets(pipeline), "examples", "labels", "predictions")},
+        "tables": {
+            **{name: _rows(versions.load(pipeline, name)) for name in (*_sets(pipeline), "examples", "labels")},
+            "predictions": _rows(lake.load(lake.uri(pipeline.name, "predictions"))),
+        },
         "model": {
             "version": decision.candidate,
             "decision": decision.decision,
@@ -94,11 +98,10 @@ def _events(source: str) -> dict[str, int]:
 
 
 def _sets(pipeline: Pipeline) -> list[str]:
-    return [f"features_{feature_set.name}" for feature_set in pipeline.features]
+    return [f"features_{feature_set.name}" for feature_set in pipeline.features if feature_set.accuracy == "day"]
 
 
-def _rows(pipeline: Pipeline, name: str) -> int:
-    table = lake.load(lake.uri(pipeline.name, name))
+def _rows(table: DeltaTable | None) -> int:
     return 0 if table is None else sum(pq.read_metadata(uri).num_rows for uri in table.file_uris())
 
 

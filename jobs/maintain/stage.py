@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pipelines
-from jobs import batches, lake, named, settings
+from jobs import batches, lake, named, settings, versions
 from jobs.command import Job
 from jobs.errors import UsageError
 from jobs.maintain import retention, tables
@@ -19,7 +19,7 @@ from pipelines.declare import Pipeline
 
 log = logging.getLogger(__name__)
 
-_OWN = ("examples", "labels", "predictions", "ledger", "promotions")
+_OWN = ("predictions", "ledger", "promotions")
 _KEPT_LOG = "delta.enableExpiredLogCleanup"
 
 
@@ -92,8 +92,9 @@ def _tables(job: Job) -> Iterator[Kept]:
     pipeline = _pipeline(job)
     if pipeline is not None:
         longest = max(source.retention for source in pipeline.sources)
-        own = (*(f"features_{one.name}" for one in pipeline.features), *_OWN)
-        wanted += [(lake.uri(pipeline.name, name), longest) for name in own]
+        # Those of earlier declarations too: models may name them.
+        made = [uri for name in versions.tables(pipeline) for uri in versions.every(pipeline, name)]
+        wanted += [(uri, longest) for uri in (*made, *(lake.uri(pipeline.name, name) for name in _OWN))]
     for uri, kept in wanted:
         if lake.load(uri) is not None:
             yield Kept(uri=uri, retention=kept)

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from jobs import inputs, lake
+from jobs import inputs, lake, reach
 from jobs.errors import DataError
-from jobs.interval import Interval, midnight
+from jobs.interval import DAY, Interval
 from jobs.metrics import Floats, Ints
 from pipelines.declare import Pipeline
 
@@ -37,20 +37,23 @@ class Holdout:
 
 def matured(pipeline: Pipeline, day: date) -> tuple[date, date]:
     """The first and the last `mature_date` on which labels of the examples of `as_of_date` = `day` can lie."""
-    earliest = midnight(day) + pipeline.lateness + pipeline.label.horizon + pipeline.label.lateness
     # An `as_of_date` is one day of `as_of` long, so its labels mature on one UTC day, or on parts of two.
-    spread = 0 if earliest == midnight(earliest.date()) else 1
-    return earliest.date(), date.fromordinal(earliest.date().toordinal() + spread)
+    ahead = reach.as_of_days(pipeline, Interval(day, day + DAY)).start - day
+    start, end = reach.examples_as_of(pipeline, Interval(day - ahead, day - ahead + DAY))
+    wait = pipeline.label.horizon + pipeline.label.lateness
+    days = reach.covering(start + wait, end + wait)
+    return days.start, days.last
 
 
 def score(pipeline: Pipeline, days: Interval, tags: dict[str, str], models: dict[str, Score]) -> Holdout:
     """Give each labelled example of the days to each of the models.
 
-    `tags` are the candidate's: the versions of `examples` and `labels`. Raises DataError where these versions are gone.
+    `tags` are the candidate's: which tables it was trained on, at which versions. Raises DataError where these versions are gone.
     """
     try:
-        examples = inputs.examples(pipeline, int(tags["examples_version"]))
-        labels = lake.load(lake.uri(pipeline.name, "labels"), int(tags["labels_version"]))
+        # A candidate of an earlier release names no table.
+        examples = inputs.examples(pipeline, int(tags["examples_version"]), name=tags.get("examples_table", "examples"))
+        labels = lake.load(lake.uri(pipeline.name, tags.get("labels_table", "labels")), int(tags["labels_version"]))
     except DeltaError as failure:
         raise DataError(
             f"version {tags['examples_version']} of the examples or {tags['labels_version']} of the labels of {pipeline.name} "

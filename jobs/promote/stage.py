@@ -7,6 +7,7 @@ one commit. A refusal is a result: exit code 0. The ledger records the decisions
 import getpass
 import logging
 import os
+import time
 
 from jobs import champion, ledger, registry
 from jobs.champion import Decision, History
@@ -27,6 +28,7 @@ def run(job: Job) -> None:
         job.report.update(decisions=[], note="not asked to decide")
         _say(job, f"{pipeline.name}: nothing was decided, as --when never asks")
         return
+    clock = time.monotonic()
     history = decide(pipeline, job.run_id)
     made = [decision for decision in history.decisions if decision.run_id == job.run_id]
     job.report.update(
@@ -37,7 +39,7 @@ def run(job: Job) -> None:
         ],
     )
     job.report["champion_alias"] = champion.mend(pipeline)
-    _record(pipeline, job.interval, history, made)
+    _record(pipeline, job.interval, history, made, time.monotonic() - clock)
     for each in made:
         _say(job, f"{pipeline.name} version {each.candidate} {each.decision}: {'; '.join(each.reasons)}")
     if not made:
@@ -85,7 +87,7 @@ def plan(pipeline: Pipeline, history: History, waiting: list[registry.Version], 
     return decisions
 
 
-def _record(pipeline: Pipeline, interval: Interval, history: History, made: list[Decision]) -> None:
+def _record(pipeline: Pipeline, interval: Interval, history: History, made: list[Decision], seconds: float) -> None:
     if not made:
         return
     assert history.table is not None
@@ -99,6 +101,7 @@ def _record(pipeline: Pipeline, interval: Interval, history: History, made: list
                 output_version=history.table.version(),
                 rows=len(made),
                 run_id=made[-1].run_id,
+                seconds=round(seconds, 3),
             )
         ],
     )

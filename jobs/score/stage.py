@@ -1,4 +1,4 @@
-"""`penstock score PIPELINE --from D --to D`: the champion scores the examples of the days D + 1.
+"""`penstock score PIPELINE --from D --to D`: the champion scores the examples that the runs of these days made.
 
 The champion is read once, at the start: a promotion in the meantime is the next run's. All days of the range are
 replaced in one commit, so that a rerun leaves the same rows, and a day that became empty is empty. A day without examples
@@ -6,17 +6,17 @@ counts as empty only where the ledger says that they were computed.
 """
 
 import logging
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from jobs import champion, inputs, lake, ledger, registry
+from jobs import champion, inputs, lake, ledger, reach, registry, versions
 from jobs.command import Job
 from jobs.errors import RetryError
-from jobs.interval import DAY
 from pipelines.declare import Pipeline
 
 PREDICTIONS = pa.schema(
@@ -45,13 +45,16 @@ def run(job: Job) -> None:
         job.report.update(model_version=None, rows=0, note="no champion yet")
         _say(job, f"{pipeline.name} has no champion yet: nothing was scored")
         return
+    clock = time.monotonic()
     # Asked before the examples are read: a day that is in this answer is in them too.
-    computed = ledger.computed(pipeline, "features/examples", interval)
+    computed = ledger.computed(pipeline, "features/examples", interval, versions.digest(pipeline, "examples"))
     examples = inputs.examples(pipeline)
     job.report.update(model_version=pinned.candidate, examples_version=examples.version(), champion_alias=champion.mend(pipeline))
     scorer = registry.load(pipeline, pinned.candidate)
-    scored = [_score(scorer, examples, day + DAY, job.run_id) for day in interval.days()]
-    _refuse_not_computed(pipeline, scored, computed)
+    of_days = reach.as_of_days(pipeline, interval)
+    ahead = of_days.start - interval.start
+    scored = [_score(scorer, examples, day, job.run_id) for day in of_days.days()]
+    _refuse_not_computed(pipeline, scored, ahead, computed)
     version = _write(pipeline, scored, job.run_id)
     job.report.update(
         rows=sum(each.predictions.num_rows for each in scored),
@@ -66,11 +69,12 @@ def run(job: Job) -> None:
         [
             ledger.Entry(
                 stage="score",
-                day=each.day - DAY,
+                day=each.day - ahead,
                 inputs=read,
                 output_version=version,
                 rows=each.predictions.num_rows,
                 run_id=job.run_id,
+                seconds=round((time.monotonic() - clock) / len(scored), 3),
             )
             for each in scored
         ],
@@ -111,9 +115,9 @@ def _score(scorer: registry.Scorer, examples: DeltaTable, day: date, run_id: str
     return Scored(day=day, predictions=predictions.cast(PREDICTIONS), missing_inputs=missing / (count * len(names)))
 
 
-def _refuse_not_computed(pipeline: Pipeline, scored: list[Scored], computed: Collection[date]) -> None:
+def _refuse_not_computed(pipeline: Pipeline, scored: list[Scored], ahead: timedelta, computed: Collection[date]) -> None:
     """Tell a day without examples from one that was never computed. Where examples lie, a lost ledger row does not matter."""
-    lacking = [day for each in scored if not each.predictions.num_rows and (day := each.day - DAY) not in computed]
+    lacking = [day for each in scored if not each.predictions.num_rows and (day := each.day - ahead) not in computed]
     if lacking:
         raise RetryError(
             f"the examples of {', '.join(map(str, lacking))} were never computed: no prediction was written. "

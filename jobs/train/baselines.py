@@ -52,7 +52,9 @@ def _logistic_regression(plan: Plan, parts: dict[str, Batch]) -> Scores:
     encoded = {name: inputs(batch) for name, batch in parts.items()}
     tried = []
     for penalty in PENALTIES:
-        model = LogisticRegression(C=penalty, max_iter=200).fit(encoded["training"], parts["training"].labels)
+        model = LogisticRegression(C=penalty, max_iter=200).fit(
+            encoded["training"], parts["training"].labels, sample_weight=parts["training"].weights
+        )
         tried.append({name: model.predict_proba(encoded[name])[:, 1] for name in JUDGED})
     return min(tried, key=lambda scores: _loss(parts["validation"], scores["validation"]))
 
@@ -70,7 +72,7 @@ def _gradient_boosting(plan: Plan, parts: dict[str, Batch]) -> Scores:
     categorical = [plan.numbers + column for column, size in enumerate(plan.categories) if size <= BINS]
     model = HistGradientBoostingClassifier(
         max_iter=TREES, max_leaf_nodes=15, categorical_features=categorical, early_stopping=False, random_state=plan.seed
-    ).fit(inputs(parts["training"]), parts["training"].labels)
+    ).fit(inputs(parts["training"]), parts["training"].labels, sample_weight=parts["training"].weights)
     staged = {name: [scores[:, 1] for scores in model.staged_predict_proba(inputs(parts[name]))] for name in JUDGED}
     losses = [_loss(parts["validation"], scores) for scores in staged["validation"]]
     return {name: scores[int(np.argmin(losses))] for name, scores in staged.items()}

@@ -103,9 +103,10 @@ def _validation_loss(network: nn.Module, part: Part, group: Group) -> float:
 
 
 def _loss(network: nn.Module, batch: Batch, group: Group) -> Tensor:
-    """The sum of a batch's losses; 0, with a gradient of zeros, for an empty one."""
-    numbers, ids, labels = (torch.from_numpy(array).to(group.device) for array in (batch.numbers, batch.ids, batch.labels))
-    return binary_cross_entropy_with_logits(network(numbers, ids), labels, reduction="sum")
+    """The sum of a batch's losses, each with its weight; 0, with a gradient of zeros, for an empty one."""
+    arrays = (batch.numbers, batch.ids, batch.labels, batch.weights)
+    numbers, ids, labels, weights = (torch.from_numpy(array).to(group.device) for array in arrays)
+    return binary_cross_entropy_with_logits(network(numbers, ids), labels, weight=weights, reduction="sum")
 
 
 def _optimizers(network: Network, plan: Plan) -> Optimizers:

@@ -50,7 +50,7 @@ def prepare(pipeline: Pipeline, pinned: Pinned, parts: Parts, settings: Training
     """
     read = {name: _labelled(pipeline, pinned, days, name) for name, days in _named(parts)}
     training = read["training"]
-    base_rate = float(np.mean(training["label"].to_numpy()))
+    base_rate = float(np.average(training["label"].to_numpy(), weights=training["weight"].to_numpy()))
     if not 0 < base_rate < 1:
         raise DataError(
             f"all {training.num_rows} labelled examples of the training days {parts.training} have the label {base_rate:g}: "
@@ -86,16 +86,23 @@ def _named(parts: Parts) -> tuple[tuple[str, Interval], ...]:
 
 
 def _labelled(pipeline: Pipeline, pinned: Pinned, days: Interval, part: str) -> pa.Table:
-    """A part's examples with their labels: `key`, `as_of_date`, the inputs, `label`; in an order that no file layout changes."""
+    """A part's examples with their labels: `key`, `as_of_date`, the inputs, `label`, `weight`; in an order that no file layout
+    changes.
+
+    The training part leaves out the negatives that the label's sampling leaves out, and the others weigh as much as stands for
+    all, 1 in the mean: so what is learned is the true rate. A model is judged on all examples, alike.
+    """
+    sampled = part == "training"
     inputs = ", ".join(f"e.{_quoted(name)}" for name in (*pipeline.categories, *pipeline.numbers))
     found = pa.table(
         QueryBuilder()
         .register("examples", pinned.examples)
         .register("labels", pinned.labels)
         .execute(
-            f"select e.key, e.as_of_date, {inputs}, l.label from examples e join labels l on e.key = l.key and e.as_of = l.as_of "
+            f"select e.key, e.as_of_date, {inputs}, l.label, {'l.weight' if sampled else '1.0'} as weight "
+            "from examples e join labels l on e.key = l.key and e.as_of = l.as_of "
             f"where e.as_of_date >= date '{days.start}' and e.as_of_date < date '{days.end}' "
-            f"and l.mature_date >= date '{days.start}' "
+            f"and l.mature_date >= date '{days.start}' and {'l.weight > 0' if sampled else 'true'} "
             "order by e.as_of, e.key"
         )
         .read_all()
@@ -151,6 +158,7 @@ def _write(numbers: npt.NDArray[np.float32], ids: npt.NDArray[np.int64], rows: p
             "numbers": pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), numbers.shape[1]),
             "ids": pa.FixedSizeListArray.from_arrays(pa.array(ids.reshape(-1)), ids.shape[1]),
             "label": rows["label"].cast(pa.float32()),
+            "weight": pc.divide(rows["weight"], pc.mean(rows["weight"])).cast(pa.float32()),
             "day": rows["as_of_date"],
         }
     )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from jobs import lake, ledger
+from jobs import ledger, versions
 from jobs.errors import DataError
 from jobs.interval import Interval
 from jobs.parts import Parts, embargo
@@ -29,10 +29,11 @@ class Pinned:
         """The tables as they stand. Raises DataError where one isn't there."""
         found = {}
         for name in ("examples", "labels"):
-            table = lake.load(lake.uri(pipeline.name, name))
+            table = versions.load(pipeline, name)
             if table is None:
                 raise DataError(
-                    f"{pipeline.name} has no {name} yet. Run `penstock features {pipeline.name}` over the days to train on."
+                    f"{pipeline.name} has no {name} yet, as declared now. "
+                    f"Run `penstock features {pipeline.name}` over the days to train on."
                 )
             found[name] = table
         return cls(**found)
@@ -79,7 +80,11 @@ def declaration(pipeline: Pipeline) -> str:
 
 
 def _table(table: DeltaTable, partition: str, days: Interval) -> dict[str, Any]:
-    return {"version": table.version(), "files": sorted(_days(table, partition, days)["path"].to_pylist())}
+    return {
+        "table": versions.name_of(table),
+        "version": table.version(),
+        "files": sorted(_days(table, partition, days)["path"].to_pylist()),
+    }
 
 
 def _days(table: DeltaTable, partition: str, days: Interval | None) -> pa.Table:

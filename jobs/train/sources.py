@@ -13,12 +13,9 @@ from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
 
-from jobs import lake
+from jobs import lake, ledger, reach, versions
 from jobs.interval import DAY, Interval
 from pipelines.declare import Pipeline
-
-SHIFT = {"examples": DAY, "labels": 0 * DAY}
-"""From the ledger's day to the table's: the features of day D serve the examples of the day after."""
 
 
 class Said(NamedTuple):
@@ -54,16 +51,14 @@ def _commits(table: DeltaTable) -> Iterator[tuple[date, Said]]:
 
 
 def _ledger(pipeline: Pipeline, name: str, table: DeltaTable) -> Iterator[tuple[date, Said]]:
-    """What the ledger says of the table. Rows from before the table was made are about one that was moved away."""
-    ledger = lake.load(lake.uri(pipeline.name, "ledger"))
-    if ledger is None:
-        return
+    """What the ledger says of the table. Rows of another declaration are about another version of it, those from before the table
+    was made about one that was moved away."""
     made = datetime.fromtimestamp((table.metadata().created_time or 0) / 1000, UTC)
-    rows = lake.query(ledger, f"select day, output_version, recorded_at, inputs from t where stage = 'features/{name}'")
-    for row in rows.to_pylist():
-        if row["recorded_at"] >= made:
-            said = Said(row["output_version"], row["recorded_at"].timestamp(), json.loads(row["inputs"]))
-            yield row["day"] + SHIFT[name], said
+    declared = versions.declaration_of(table)
+    for stage, day, entry in ledger.entries(pipeline, f"features/{name}"):
+        if stage == f"features/{name}" and entry.declaration == declared and entry.recorded_at >= made:
+            shown = reach.as_of_days(pipeline, Interval(day, day + DAY)).start if name == "examples" else day
+            yield shown, Said(entry.output_version, entry.recorded_at.timestamp(), entry.inputs)
 
 
 def _ranges(versions: dict[date, Any]) -> list[dict[str, Any]]:

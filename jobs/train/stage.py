@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 from jobs import ledger, registry
+from jobs.cadence import not_due_until
 from jobs.command import Job
 from jobs.errors import DataError, UsageError
 from jobs.parts import Parts, split
 from jobs.train import snapshot
-from jobs.train.cadence import not_due_until
 from jobs.train.figures import judge
 from jobs.train.launch import supervise
 from jobs.train.snapshot import Pinned
@@ -52,7 +52,8 @@ def _parts(job: Job, pinned: Pinned, versions: list[registry.Version]) -> tuple[
         if job.options.when == "always":
             raise
         return None, f"not due: {failure}"
-    if job.options.when == "due" and (due := not_due_until(job.pipeline, versions, parts, last)):
+    through = [version.trained_through for version in versions]
+    if job.options.when == "due" and (due := not_due_until(job.pipeline, through, parts, last)):
         return None, f"not due until the run over {due}: a model is trained every {job.pipeline.training.every.days} days"
     return parts, ""
 
@@ -92,6 +93,7 @@ def _train(job: Job, settings: Training, pinned: Pinned, parts: Parts) -> None:
                 output_version=number,
                 rows=prepared.rows["training"],
                 run_id=job.run_id,
+                seconds=round(sum(clock.seconds.values()), 3),
             )
         ],
     )
@@ -119,6 +121,8 @@ def _tags(described: dict[str, object], parts: Parts, base_rate: float, run_id: 
         "holdout_to": str(parts.holdout.last),
         "examples_version": str(tables["examples"]["version"]),
         "labels_version": str(tables["labels"]["version"]),
+        "examples_table": str(tables["examples"]["table"]),
+        "labels_table": str(tables["labels"]["table"]),
         "declaration": str(described["declaration"]),
         "fingerprint": str(described["fingerprint"]),
         "snapshot_digest": snapshot.digest(described),

@@ -23,10 +23,12 @@ class Batch:
     """rows x categories"""
     labels: npt.NDArray[np.float32]
     """rows; 0 or 1"""
+    weights: npt.NDArray[np.float32]
+    """rows; 1 in the mean of a part"""
 
     def take(self, rows: npt.NDArray[np.int64]) -> "Batch":
         """The rows named, in that order."""
-        return Batch(numbers=self.numbers[rows], ids=self.ids[rows], labels=self.labels[rows])
+        return Batch(numbers=self.numbers[rows], ids=self.ids[rows], labels=self.labels[rows], weights=self.weights[rows])
 
 
 class Part:
@@ -66,11 +68,13 @@ def _joined(batches: list[Batch]) -> Batch:
         numbers=np.concatenate([batch.numbers for batch in batches]),
         ids=np.concatenate([batch.ids for batch in batches]),
         labels=np.concatenate([batch.labels for batch in batches]),
+        weights=np.concatenate([batch.weights for batch in batches]),
     )
 
 
 def _batch(rows: pa.Table) -> Batch:
-    return Batch(numbers=_matrix(rows["numbers"]), ids=_matrix(rows["ids"]), labels=np.array(rows["label"].to_numpy()))
+    labels, weights = (np.array(rows[name].to_numpy()) for name in ("label", "weight"))
+    return Batch(numbers=_matrix(rows["numbers"]), ids=_matrix(rows["ids"]), labels=labels, weights=weights)
 
 
 def _matrix(column: pa.ChunkedArray) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import pipelines
 from jobs import account, batches, lake
 from jobs.command import Job
-from jobs.erase import derived, events, leftovers, mentions
+from jobs.erase import derived, events, leftovers, mentions, plain_files
 from jobs.erase.derived import Target
 from jobs.erase.events import Found
 from jobs.erase.leftovers import Old
@@ -51,15 +51,20 @@ def _run(job: Job) -> None:
         _plan(job, found, targets, before)
         return
     told: dict[str, Any] = job.report.setdefault("tables", {})
+    plain: dict[str, int] = {}
     try:
         events.erase(found, job.run_id)
         # Rows that came in since it was first looked at have keys too.
         targets = derived.targets(person, readers, found)
         for target in targets:
             derived.erase(target, job.run_id)
+            plain[target.uri] = plain_files.erase(target)
     finally:
         told[_name(batches.events_uri(source))] = {"good": found.good, "dead": found.dead, "commits": found.commits}
         told.update({_name(target.uri): {"rows": target.erased, "commits": target.commits} for target in targets})
+        for uri, rows in plain.items():
+            if rows:
+                told[_name(uri)]["plain_rows"] = rows
     olds = [*(_old(target, source) for target in targets), _old_events(found)]
     names, asked = leftovers.models(readers, olds)
     job.report.update(registry=asked, models_not_reproducible=names)
@@ -133,6 +138,8 @@ def _plan(job: Job, found: Found, targets: list[Target], before: Old) -> None:
     for target in targets:
         olds.append(old := _old(target, found.person.source))
         told[_name(target.uri)] = {"rows": derived.current(target), "old_files": len(old.doomed)}
+        if plain_rows := plain_files.count(target):
+            told[_name(target.uri)]["plain_rows"] = plain_rows
     job.report.update(dry_run=True, tables=told)
     if not job.options.json:
         for name, counts in told.items():

@@ -5,7 +5,8 @@ its file in place looks whether it is still the newest version's.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 
 import pyarrow as pa
@@ -14,10 +15,10 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from jobs import lake, plain, store
+from jobs import lake, plain, store, versions
 from jobs.errors import RetryError
-from jobs.features.tables import Output
 from jobs.interval import Interval
+from pipelines.declare import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -26,45 +27,63 @@ ROWS = 65_536
 TRIES = 10
 
 
-def write(output: Output, table_uri: str, version: int, days: Interval | None = None) -> int:
-    """Put the files of an output's days (or of `days`) in place, as they are in a version. Returns the rows.
+def write(table_uri: str, version: int, days: Iterable[date], *, partition: str, order: Sequence[str]) -> int:
+    """Put the files of the days in place, as they are in a version of the table. Returns the rows.
 
     Raises RetryError where the lake is away, or the days were written again each time.
     """
-    return sum(_put(table_uri, version, day, output.partition, output.order) for day in (days or output.days).days())
+    rows: dict[date, int] = {}
+    left = list(days)
+    table = lake.load(table_uri, version)
+    for _ in range(TRIES):
+        assert table is not None
+        put = _paths(table, partition)
+        for day in left:
+            try:
+                rows[day] = _write(table, table_uri, put[day], day, partition, order)
+            except FileNotFoundError:
+                # Only what a newer version no longer needs is taken away.
+                put.pop(day)
+        table = lake.load(table_uri)
+        assert table is not None
+        newest = _paths(table, partition)
+        left = [day for day in left if put.get(day) != newest[day]]
+        if not left:
+            return sum(rows.values())
+        log.info("%s was written while its plain files were: %d days are copied again", table_uri, len(left))
+    raise RetryError(f"{table_uri} was written again each of {TRIES} times that it was copied. Run this one again.")
 
 
-def missing(table_uri: str, days: Interval) -> list[date]:
-    """The days that have no file: computed before the set asked for plain files."""
+def fill(pipeline: Pipeline, interval: Interval) -> dict[str, int]:
+    """Make the plain files that computed days lack, because their sets did not ask for them then. Returns the days by set."""
+    made: dict[str, int] = {}
+    for declared in pipeline.features:
+        name = f"features_{declared.name}"
+        if not declared.parquet or (table := versions.load(pipeline, name)) is None:
+            continue
+        place = versions.uri(pipeline, name)
+        days = _missing(place, interval)
+        if days:
+            write(place, table.version(), days, partition="event_date", order=declared.entity)
+            made[name] = len(days)
+    return made
+
+
+def _missing(table_uri: str, days: Interval) -> list[date]:
     filesystem, base = store.place(plain.folder(table_uri))
-    with store.asked(f"the files of {table_uri} could not be looked at"):
+    with store.asked(f"the plain files of {table_uri} could not be looked at"):
         found = filesystem.get_file_info([f"{base}/event_date={day}/{plain.FILE}" for day in days.days()])
     return [day for day, info in zip(days.days(), found, strict=True) if info.type != fs.FileType.File]
 
 
-def _put(table_uri: str, version: int, day: date, partition: str, order: Sequence[str]) -> int:
-    table = lake.load(table_uri, version)
-    for _ in range(TRIES):
-        assert table is not None
-        paths = _paths(table, partition, day)
-        try:
-            rows = _write(table, table_uri, paths, day, partition, order)
-        except FileNotFoundError:
-            # Only a newer version's vacuum takes files away.
-            log.info("%s, %s: files of version %d are gone; taking the newest version", table_uri, day, table.version())
-            table = lake.load(table_uri)
-            continue
-        table = lake.load(table_uri)
-        assert table is not None
-        if _paths(table, partition, day) == paths:
-            return rows
-    raise RetryError(f"{table_uri}, {day}, was written again each of {TRIES} times that it was copied. Run this one again.")
-
-
-def _paths(table: DeltaTable, partition: str, day: date) -> list[str]:
+def _paths(table: DeltaTable, partition: str) -> dict[date, list[str]]:
+    """The files of each day."""
     actions = pa.table(table.get_add_actions(flatten=True))
-    ours = pc.equal(actions[f"partition.{partition}"].cast(pa.date32()), pa.scalar(day))
-    return sorted(actions.filter(ours)["path"].to_pylist())
+    found: dict[date, list[str]] = defaultdict(list)
+    days = actions[f"partition.{partition}"].cast(pa.date32()).to_pylist()
+    for day, path in sorted(zip(days, actions["path"].to_pylist(), strict=True)):
+        found[day].append(path)
+    return found
 
 
 def _write(table: DeltaTable, table_uri: str, paths: list[str], day: date, partition: str, order: Sequence[str]) -> int:

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from jobs import lake
-from jobs.errors import RetryError
+from jobs.errors import RetryError, UsageError
 from jobs.interval import DAY, Interval, midnight
-from pipelines.declare import Pipeline, Source
+from pipelines.declare import Pipeline, Source, Table
 
 SPANS = pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64()), ("reason", pa.string())]))
 """Runs of offsets, [start, end), and why each has no row, or what happened to it."""
@@ -47,6 +47,11 @@ each `kind` means by them."""
 def events_uri(source: Source) -> str:
     """Where a source's events and dead letters lie."""
     return lake.uri("events", source.name)
+
+
+def table_uri(table: Table) -> str:
+    """Where a snapshot table lies."""
+    return table.path if "://" in table.path or table.path.startswith("/") else lake.uri(table.path)
 
 
 def ranges_uri(source: Source) -> str:
@@ -127,11 +132,24 @@ def require_closed(pipeline: Pipeline, interval: Interval) -> None:
 
 
 def snapshot(pipeline: Pipeline) -> dict[str, Any]:
-    """For each source of the pipeline, the events table's version as it stands, to read all from the same one."""
+    """For each source of the pipeline the events table's version as it stands, to read all from the same one, and each snapshot
+    table's. One of plain Parquet has none: it counts as 0.
+
+    Raises RetryError for a source without events, UsageError for a table that isn't there.
+    """
     found: dict[str, Any] = {}
     for source in pipeline.sources:
         table = lake.load(events_uri(source))
         if table is None:
             raise RetryError(f"{source.name} has no events yet. Run `penstock ingest {pipeline.name}` first.")
         found[source.name] = table.version()
+    for declared in pipeline.tables:
+        found[declared.name] = 0
+        if declared.format == "delta":
+            table = lake.load(table_uri(declared))
+            if table is None:
+                raise UsageError(
+                    f"table {declared.name!r} of {pipeline.name!r} is not at {table_uri(declared)}: is its path right?"
+                )
+            found[declared.name] = table.version()
     return found

@@ -86,7 +86,8 @@ class Reference:
         label, key = self.pipeline.label, self.pipeline.spine.key
         until, mature = f"s.as_of + {_interval(label.horizon)}", f"s.as_of + {_interval(label.horizon + label.lateness)}"
         first = self._rows(
-            f"select s.{key} as key, s.as_of, cast({label.of} as int) as label, {mature} as mature_at, "
+            f"select s.{key} as key, s.as_of, cast({label.of} as int) as label, cast(1 as double) as weight, "
+            f"{mature} as mature_at, "
             f"e.topic_epoch, e.kafka_partition, e.kafka_offset, date '{day}' as mature_date "
             f"from ({self._known_spine()}) s join counted_{label.source.name} e "
             f"on e.{label.key} = s.{key} and e.event_time >= s.as_of and e.event_time < {until} and e.known_time < {mature} "

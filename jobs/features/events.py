@@ -9,11 +9,14 @@ import re
 from collections.abc import Iterable
 from datetime import timedelta
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
-from jobs import batches
+from jobs import batches, lake
+from jobs.interval import Interval
 from jobs.reach import Reach, epoch
 from pipelines.declare import Source
 
@@ -21,6 +24,10 @@ POSITION = ("known_time", "topic_epoch", "kafka_partition", "kafka_offset")
 """The order in which events count. It is total: no two events share a position."""
 CLOCKS = ("event_time", "known_time", "event_day", "known_day")
 """Both clocks, and their days as whole numbers since 1970: `event_day` and `known_day`."""
+FEW = 500_000
+"""Up to so many events, all of them are sorted to find the repeats; of more, only those whose id is there more than once."""
+IDS = 500_000
+"""Up to so many ids that are there more than once, every task holds them all."""
 
 
 def read(spark: SparkSession, source: Source, version: int, reach: Reach, fields: Iterable[str]) -> DataFrame:
@@ -35,8 +42,37 @@ def read(spark: SparkSession, source: Source, version: int, reach: Reach, fields
     )
 
 
-def without_repeats(frame: DataFrame, source: Source, *, first: tuple[Column, ...] = ()) -> DataFrame:
-    """The events that are no repeats. `first` goes before the position in the order that decides."""
+def rows(source: Source, version: int, days: Interval) -> int:
+    """How many events the table has of some days, from its log alone."""
+    table = lake.load(batches.events_uri(source), version)
+    assert table is not None
+    files = pa.table(table.get_add_actions(flatten=True))
+    if not files.num_rows:
+        return 0
+    day = files.column("partition.event_date").cast(pa.date32())
+    within = pc.and_(pc.greater_equal(day, pa.scalar(days.start)), pc.less(day, pa.scalar(days.end)))
+    return int(pc.sum(files.filter(within).column("num_records")).as_py() or 0)
+
+
+def without_repeats(frame: DataFrame, source: Source, *, first: tuple[Column, ...] = (), rows: int = 0) -> DataFrame:
+    """The events that are no repeats. `first` goes before the position in the order that decides.
+
+    Of many `rows`, few share their id with another: those few are found by counting the ids, once and at once, and only they
+    are sorted.
+    """
+    if rows <= FEW:
+        return _first(frame, source, first)
+    ids = frame.groupBy(source.event_id).count().where("count > 1").select(source.event_id).persist()
+    several = ids.count()
+    if not several:
+        return frame
+    if several > IDS:
+        return _first(frame, source, first)
+    shared = frame.join(fn.broadcast(ids), source.event_id, "left_semi")
+    return frame.join(fn.broadcast(ids), source.event_id, "left_anti").unionByName(_first(shared, source, first))
+
+
+def _first(frame: DataFrame, source: Source, first: tuple[Column, ...]) -> DataFrame:
     order = Window.partitionBy(source.event_id).orderBy(*first, *POSITION)
     # A set of days, not of events: an id with very many repeats stays cheap.
     earlier = fn.collect_set("event_day").over(order.rowsBetween(Window.unboundedPreceding, -1))

@@ -1,23 +1,26 @@
 """The frames of a run: each source is read once, and what several tables need is kept."""
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs import reach
-from jobs.features import check, dimensions, events, spine, windows
-from jobs.features.examples import examples
+from jobs.features import check, events, lookups, spine, tiles, windows
+from jobs.features.examples import Known, examples
+from jobs.features.group import Group, grouped
 from jobs.features.labels import labels, outcomes
+from jobs.features.moments import Moments
 from jobs.features.tables import Output
-from jobs.interval import DAY, Interval
-from pipelines.declare import Pipeline, Source
+from jobs.interval import Interval
+from pipelines.declare import DailySpine, Dimension, FeatureSet, Pipeline, Source, Table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a run writes. Nothing is computed before the first write."""
+    """What a run writes."""
 
     sets: tuple[Output, ...]
     labels: Output
@@ -40,59 +43,155 @@ class Plan:
 
 
 def plan(spark: SparkSession, pipeline: Pipeline, interval: Interval, versions: dict[str, Any]) -> Plan:
-    """Declare the frames, from the events tables' `versions`. Raises UsageError for expressions that don't hold."""
-    histories = {
-        source.name: _history(spark, pipeline, source, found, versions[source.name])
-        for source in pipeline.sources
-        if (found := reach.history(pipeline, source, interval)) is not None
-    }
-    own = spine.rows(spark, pipeline, versions[pipeline.spine.source.name], reach.spine(pipeline, interval))
-    # Each looks into its table's log, which is waiting more than work.
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(DataFrame.persist, (*histories.values(), own)))
-    check.label(check.fields_of(histories[pipeline.label.source.name], pipeline.label.source), pipeline)
-    sets: dict[str, DataFrame] = {}
-    sums: list[DataFrame] = []
-    for source in dict.fromkeys(s.source for s in pipeline.features):
-        together = windows.Sums(tuple(s for s in pipeline.features if s.source == source))
-        check.sets(check.fields_of(histories[source.name], source), together.sets)
-        kept = together.of(histories[source.name], interval).persist()
-        sums.append(kept)
-        sets |= {s.name: together.rows(kept, s, pipeline.lateness) for s in together.sets}
-    facts = [dimensions.newest(histories[d.source.name], d, interval) for d in pipeline.dimensions]
-    matured = outcomes(pipeline, own, histories[pipeline.label.source.name], interval).persist()
-    return Plan(
-        sets=tuple(
-            Output(table=f"features_{s.name}", frame=sets[s.name], partition="event_date", days=interval, order=s.entity)
-            for s in pipeline.features
-        ),
-        labels=Output(table="labels", frame=labels(matured), partition="mature_date", days=interval, order=("as_of", "key")),
-        examples=Output(
-            table="examples",
-            frame=examples(pipeline, own, [sets[s.name] for s in pipeline.features], facts, interval),
-            partition="as_of_date",
-            # The features of day D serve the examples of the day after.
-            days=Interval(interval.start + DAY, interval.end + DAY),
-            order=("as_of", "key"),
-        ),
-        spine=own,
-        outcomes=matured,
-        kept=(*histories.values(), own, *sums, matured),
-    )
+    """Declare the frames, from the `versions` of the events tables and snapshot tables.
+
+    Little is computed before the first write. Raises UsageError for expressions that don't hold.
+    """
+    return _Planning(spark, pipeline, interval, versions).plan()
 
 
-def _history(spark: SparkSession, pipeline: Pipeline, source: Source, found: reach.Reach, version: int) -> DataFrame:
-    """The events of a source that count, with the fields that features, dimensions and labels take from it."""
+@dataclass(slots=True)
+class _Planning:
+    spark: SparkSession
+    pipeline: Pipeline
+    interval: Interval
+    versions: dict[str, Any]
+    histories: dict[str, DataFrame] = field(default_factory=dict)
+    """The events of each source that count, of the days that matter."""
+    kept: list[DataFrame] = field(default_factory=list)
+
+    def plan(self) -> Plan:
+        pipeline, interval = self.pipeline, self.interval
+        found = {source.name: reach.history(pipeline, source, interval) for source in pipeline.sources}
+        self.histories = {
+            source.name: self._history(source, reached)
+            for source in pipeline.sources
+            if (reached := found[source.name]) is not None
+        }
+        own = self._spine()
+        # Each looks into its table's log, which is waiting more than work.
+        with ThreadPoolExecutor() as pool:
+            self.kept += pool.map(DataFrame.persist, (*self.histories.values(), own))
+        known: dict[str, Known] = {}
+        for together in grouped(pipeline.features):
+            known |= self._sets(together)
+        facts = [lookups.at_day_ends(self._facts(d), d, reach.feature_days(pipeline, interval)) for d in pipeline.dimensions]
+        fields = check.fields_of(self.histories[pipeline.label.source.name], _names(pipeline.label.source))
+        types = check.label(fields, pipeline)
+        matured = outcomes(pipeline, own, self.histories[pipeline.label.source.name], interval, types).persist()
+        self.kept.append(matured)
+        return Plan(
+            sets=tuple(self._outputs(known)),
+            labels=Output(table="labels", frame=labels(matured), partition="mature_date", days=interval, order=("as_of", "key")),
+            examples=Output(
+                table="examples",
+                frame=examples(pipeline, own, known, facts, interval),
+                partition="as_of_date",
+                days=reach.as_of_days(pipeline, interval),
+                order=("as_of", "key"),
+            ),
+            spine=own,
+            outcomes=matured,
+            kept=tuple(self.kept),
+        )
+
+    def _history(self, source: Source, found: reach.Reach) -> DataFrame:
+        """The events of a source that count, with the fields that features, dimensions and labels take from it."""
+        version = self.versions[source.name]
+        read = events.read(self.spark, source, version, found, _fields(self.pipeline, source))
+        rows = events.rows(source, version, found.read)
+        return events.on_days(events.without_repeats(read, source, rows=rows), found)
+
+    def _spine(self) -> DataFrame:
+        declared = self.pipeline.spine
+        if isinstance(declared, DailySpine):
+            days = reach.spine_days(self.pipeline, self.interval)
+            check.sets(self._checked(declared.source), [spine.active(declared)])
+            return spine.of_days(self.pipeline, self.histories[declared.source.name], days)
+        reached = reach.spine(self.pipeline, self.interval)
+        return spine.of_events(self.spark, self.pipeline, self.versions[declared.source.name], reached)
+
+    def _sets(self, together: tuple[FeatureSet, ...]) -> dict[str, Known]:
+        """What is known by sets that share a pass."""
+        first = together[0]
+        seen = self.histories[first.source.name]
+        for lookup in first.lookups:
+            seen = lookups.looked_up(seen, self._facts(lookup), lookup, small=self._small(lookup))
+        if first.lookups:
+            self.kept.append(seen.persist())
+        seen = check.per_event(seen, first)
+        made = [*(column for lookup in first.lookups for column in lookup.columns), *(one.name for one in first.per_event)]
+        types = check.sets(check.fields_of(seen, [*_names(first.source), *made]), together)
+        known: dict[str, Known] = {}
+        daily = tuple(s for s in together if s.accuracy == "day")
+        if daily:
+            group, days = Group(daily, types), reach.feature_days(self.pipeline, self.interval)
+            figures = _figures(group, seen, days).persist()
+            self.kept.append(figures)
+            known |= {s.name: group.rows(figures, s, self.pipeline.lateness) for s in daily}
+        start, end = reach.examples_as_of(self.pipeline, self.interval)
+        for feature_set in together:
+            if feature_set.accuracy == "event":
+                known[feature_set.name] = _joining(Moments(Group((feature_set,), types), start, end), seen)
+        return known
+
+    def _outputs(self, known: dict[str, Known]) -> Iterable[Output]:
+        """The tables of the sets that have one."""
+        for s in self.pipeline.features:
+            frame = known[s.name]
+            if isinstance(frame, DataFrame):
+                own = frame.where(f"event_date between date '{self.interval.start}' and date '{self.interval.last}'")
+                yield Output(table=f"features_{s.name}", frame=own, partition="event_date", days=self.interval, order=s.entity)
+
+    def _facts(self, dimension: Dimension) -> DataFrame:
+        """The versions of a dimension."""
+        if isinstance(dimension.source, Table):
+            return lookups.table(self.spark, dimension.source, self.versions[dimension.source.name])
+        return self.histories[dimension.source.name]
+
+    def _small(self, lookup: Dimension) -> bool:
+        """Whether every task can hold all versions. Of a table Spark decides by its size."""
+        if isinstance(lookup.source, Table):
+            return False
+        reached = reach.history(self.pipeline, lookup.source, self.interval)
+        assert reached is not None
+        return events.rows(lookup.source, self.versions[lookup.source.name], reached.read) <= lookups.SMALL
+
+    def _checked(self, source: Source) -> DataFrame:
+        return check.fields_of(self.histories[source.name], _names(source))
+
+
+def _figures(group: Group, seen: DataFrame, days: Interval) -> DataFrame:
+    """The sums, counts and states of the group's sets at the end of each day."""
+    span = windows.Span.of(days)
+    once = span.first == span.last and not group.states
+    added = tiles.single(group, seen) if once else tiles.tiles(group, seen)
+    values = {stem: tiles.placed(group, frame, span) for stem, frame in tiles.values(group, seen).items()}
+    return windows.at_days(group, tiles.placed(group, added, span), values, days)
+
+
+def _joining(moments: Moments, seen: DataFrame) -> Known:
+    return lambda rows: moments.joined(rows, seen)
+
+
+def _names(source: Source) -> list[str]:
+    return [one.name for one in source.fields]
+
+
+def _fields(pipeline: Pipeline, source: Source) -> list[str]:
+    """The fields that features, dimensions, labels and a daily spine take from a source."""
     fields: list[str] = []
-    for feature_set in pipeline.features:
-        if feature_set.source == source:
-            fields += [
-                *feature_set.entity,
-                *events.fields_in(source, [text for a in feature_set.aggregates for text in (a.of, a.where)]),
-            ]
-    for dimension in pipeline.dimensions:
+    for s in pipeline.features:
+        if s.source == source:
+            texts = [s.where, *(one.sql for one in s.per_event), *(text for a in s.aggregates for text in (a.of, a.where))]
+            fields += [*s.entity, *(name for lookup in s.lookups for name in lookup.entity), *events.fields_in(source, texts)]
+    for dimension in (*pipeline.dimensions, *(lookup for s in pipeline.features for lookup in s.lookups)):
         if dimension.source == source:
             fields += [*dimension.entity, *dimension.fields]
-    if pipeline.label.source == source:
-        fields += [pipeline.label.key, *events.fields_in(source, [pipeline.label.of])]
-    return events.on_days(events.without_repeats(events.read(spark, source, version, found, fields), source), found)
+    label = pipeline.label
+    if label.source == source:
+        texts = [label.of, *(text for a in label.aggregates for text in (a.of, a.where))]
+        fields += [*((label.key,) if label.key else label.entity), *events.fields_in(source, texts)]
+    if isinstance(pipeline.spine, DailySpine) and pipeline.spine.source == source:
+        fields += [*pipeline.spine.entity, *events.fields_in(source, [pipeline.spine.where])]
+    return fields

@@ -1,180 +1,202 @@
-"""Aggregates over windows of days, for all days of a range and all sets of a source in one pass.
+"""Aggregates over windows that end with days, for all days of a range and all sets of a group in one pass.
 
-An event is visible at the end of day D when it happened and was known by then, and it lies in a window of w days until D
-reaches `event_day + w`. So it enters every window on its first visible day, max(event day, known day), and leaves each on
-a day that is known from the start. Three steps, none of which looks at a day of the range by itself:
+An event is visible at the end of day D when it happened and was known by then, and it lies in a window until a day that is
+known from the start. So it enters every window on its first visible day, max(event day, known day), and leaves each on a
+day of its own. `tiles.py` adds the events up by those days first. Then, without looking at a day of the range by itself:
 
-1. *tiles*: one row for each entity, event day and first visible day, with sums and counts;
-2. *changes*: what a tile adds on the day it enters and takes away on the day it leaves, for each window;
-3. *running sums* of the changes by entity, over days; between two changes nothing moves, so those days are filled in.
+- *sums* move when a tile enters and when it leaves; running sums of these changes by entity are the figures;
+- *different values*: a value is there while one of its events is. The spans of a value's events are merged, and each merged
+  span is a change of one up and one down, which goes the same way as the sums;
+- *states* can't be taken out again, so each tile is carried over the days on which a window holds it.
 
-Everything is a sum of integers: exact, in whatever order it is added up. Means and rates are divided at the very end.
-The sets of one source go through the steps together, told apart by `set`: on a laptop a short job's time goes into
-planning and compiling, which this does once.
+Between two changes nothing moves, so those days are filled in. For a single day nothing has to leave: one aggregation.
 """
 
 import functools
-import operator
 from dataclasses import dataclass
 from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 
-from jobs.features.events import shift
+from jobs.features.group import Group, at
+from jobs.features.measures import EVENTS, Number
 from jobs.interval import Interval
 from jobs.reach import epoch
-from pipelines.declare import Aggregate, FeatureSet
-
-EVENTS = "1"
-"""The measure that counts all events: an entity without any in its longest window has no row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The two sums that an aggregate is made of, as SQL over one event; for count and sum there is no divisor."""
+class Span:
+    """The points, first to last, at which figures are wanted: days since 1970, or microseconds."""
 
-    value: str
-    divisor: str | None = None
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, days: Interval) -> "Span":
+        """The ends of some days."""
+        return cls(epoch(days.start), epoch(days.last))
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """The running sums of the sets of one source, and what their columns mean."""
+def leaves(window: timedelta) -> str:
+    """The column with the point at which a row leaves a window."""
+    return at("leaves", window)
 
-    sets: tuple[FeatureSet, ...]
 
-    @property
-    def measures(self) -> dict[str, str]:
-        """Each different sum, as SQL over one event, with the stem of its columns."""
-        needed = [EVENTS]
-        for found in (parts(aggregate) for feature_set in self.sets for aggregate in feature_set.aggregates):
-            needed += [found.value] if found.divisor is None else [found.value, found.divisor]
-        return {sql: f"m{number}" for number, sql in enumerate(dict.fromkeys(needed))}
+def held(window: timedelta) -> Column:
+    """Whether a row is in a window at all when it enters: one that was known late may have left it."""
+    return fn.col("enters") < fn.col(leaves(window))
 
-    @property
-    def windows(self) -> list[int]:
-        """Each different window, in days."""
-        return sorted({window.days for feature_set in self.sets for window in feature_set.windows})
 
-    @property
-    def columns(self) -> list[str]:
-        """The sums' columns: each measure in each window."""
-        return [f"{name}_{window}" for window in self.windows for name in self.measures.values()]
+def at_days(group: Group, tiles: DataFrame, values: dict[str, DataFrame], days: Interval) -> DataFrame:
+    """One row for each entity and `day` with an event in its set's longest window: `m`, `d` and `s` columns by window.
 
-    @property
-    def entity(self) -> list[str]:
-        """What tells the rows of two entities apart: the set, and the fields of all sets, null where a set has not got them."""
-        return ["set", *dict.fromkeys(name for feature_set in self.sets for name in feature_set.entity)]
+    `tiles` and `values` are as `tiles.placed` makes them, with `enters` and `leaves` by window, clamped to the days.
+    """
+    span = Span.of(days)
+    summed = at_once(group, tiles, values, span) if span.first == span.last else running(group, tiles, values, span)
+    longest = {number: max(feature_set.windows) for number, feature_set in enumerate(group.sets)}
+    present = functools.reduce(
+        Column.__or__,
+        ((fn.col("set") == number) & (fn.col(at(group.sums[Number(EVENTS)], window)) > 0) for number, window in longest.items()),
+    )
+    figures = summed.where(present)
+    if span.first != span.last:
+        figures = figures.withColumn("day", fn.explode(fn.sequence("day", "until"))).drop("until")
+    return figures if not group.states else _joined(figures, states(group, tiles, span), group.entity)
 
-    def column(self, measure: str, window: timedelta) -> Column:
-        """One sum."""
-        return fn.col(f"{self.measures[measure]}_{window.days}")
 
-    def of(self, events: DataFrame, interval: Interval) -> DataFrame:
-        """One row for each entity and `day` of the interval with an event in the longest window.
-
-        `events` are those that count, with their fields, `event_day` and `known_day`.
-        """
-        return self._running(self._changes(self._tiles(events, interval), interval), interval)
-
-    def rows(self, sums: DataFrame, feature_set: FeatureSet, lateness: timedelta) -> DataFrame:
-        """A set's rows: the entity's fields, `available_at`, the set's columns and `event_date`."""
-        return sums.where(fn.col("set") == self.sets.index(feature_set)).select(
-            *feature_set.entity,
-            shift("timestamp(date_from_unix_date(day + 1))", lateness).alias("available_at"),
+def at_once(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: Span) -> DataFrame:
+    """The sums and counts at one point: whoever has entered and not left."""
+    frames = [
+        tiles.groupBy(*group.entity).agg(
             *(
-                self._figure(aggregate, window).alias(feature_set.column(aggregate, window))
-                for window in feature_set.windows
-                for aggregate in feature_set.aggregates
-            ),
-            fn.date_from_unix_date("day").alias("event_date"),
-        )
-
-    def _tiles(self, events: DataFrame, interval: Interval) -> DataFrame:
-        """Sums by entity, event day and first visible day `enters`, of the events that some window of the interval sees."""
-        enters = fn.greatest("event_day", "known_day", fn.lit(epoch(interval.start)))
-        seen = (fn.col("enters") <= epoch(interval.last)) & (fn.col("enters") < fn.col("event_day") + self.windows[-1])
-        each = events.select(
-            "*", enters.alias("enters"), fn.explode(fn.array(*(fn.lit(number) for number in range(len(self.sets))))).alias("set")
-        )
-        present = functools.reduce(
-            operator.or_,
-            (
-                functools.reduce(
-                    operator.and_, (fn.col(name).isNotNull() for name in feature_set.entity), fn.col("set") == number
-                )
-                for number, feature_set in enumerate(self.sets)
-            ),
-        )
-        owners = {
-            name: [number for number, feature_set in enumerate(self.sets) if name in feature_set.entity]
-            for name in self.entity[1:]
-        }
-        return (
-            each.where(seen & present)
-            .groupBy(
-                "set",
-                *(fn.when(fn.col("set").isin(numbers), fn.col(name)).alias(name) for name, numbers in owners.items()),
-                "event_day",
-                "enters",
+                fn.sum(fn.when(held(window), fn.col(stem))).alias(at(stem, window))
+                for window in group.windows
+                for stem in group.sums.values()
             )
-            .agg(*(fn.coalesce(fn.sum(fn.expr(sql).cast("long")), fn.lit(0)).alias(name) for sql, name in self.measures.items()))
         )
-
-    def _changes(self, tiles: DataFrame, interval: Interval) -> DataFrame:
-        """What moves on which day, by entity, for each measure and window."""
-        ends = {window: fn.col("event_day") + window for window in self.windows}
-        moved = tiles.select("*", fn.posexplode(fn.array("enters", *ends.values())).alias("move", "day"))
-        # What left a window before the interval never entered it.
-        moved = moved.where(
-            (fn.col("day") <= epoch(interval.last)) & ((fn.col("move") == 0) | (fn.col("day") > fn.col("enters")))
+    ]
+    for stem, frame in values.items():
+        latest = frame.groupBy(*group.entity, "value").agg(
+            *(fn.max(leaves(window)).alias(leaves(window)) for window in group.windows)
         )
-        columns = []
-        for number, (window, end) in enumerate(ends.items(), start=1):
-            enters, leaves = (fn.col("move") == 0) & (fn.col("enters") < end), fn.col("move") == number
-            sign = fn.when(enters, 1).when(leaves, -1).otherwise(0)
-            columns += [fn.sum(sign * fn.col(name)).alias(f"{name}_{window}") for name in self.measures.values()]
-        # Spread by entity alone, so that the sums and the running sums after them need no further shuffle.
-        return moved.repartition(*self.entity).groupBy(*self.entity, "day").agg(*columns)
-
-    def _running(self, moved: DataFrame, interval: Interval) -> DataFrame:
-        """The sums at the end of each day, where the longest window of the set holds an event."""
-        by_entity = Window.partitionBy(*self.entity).orderBy("day")
-        so_far = by_entity.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-        until = fn.coalesce(fn.lead("day").over(by_entity) - 1, fn.lit(epoch(interval.last)))
-        summed = moved.select(
-            *self.entity, "day", until.alias("until"), *(fn.sum(name).over(so_far).alias(name) for name in self.columns)
+        frames.append(
+            latest.groupBy(*group.entity).agg(
+                *(fn.count_if(fn.col(leaves(window)) > span.first).alias(at(stem, window)) for window in group.windows)
+            )
         )
-        holds = functools.reduce(
-            operator.or_,
-            (
-                (fn.col("set") == number) & (self.column(EVENTS, max(feature_set.windows)) > 0)
-                for number, feature_set in enumerate(self.sets)
-            ),
+    stems = [*group.sums.values(), *values]
+    together = _union(frames)
+    if len(frames) > 1:
+        together = together.groupBy(*group.entity).agg(
+            *(fn.sum(at(stem, window)).alias(at(stem, window)) for window in group.windows for stem in stems)
         )
-        return summed.where(holds).select(*self.entity, fn.explode(fn.sequence("day", "until")).alias("day"), *self.columns)
-
-    def _figure(self, aggregate: Aggregate, window: timedelta) -> Column:
-        found = parts(aggregate)
-        value = self.column(found.value, window)
-        if found.divisor is None:
-            return value
-        divisor = self.column(found.divisor, window)
-        return fn.when(divisor > 0, value.cast("double") / divisor.cast("double"))
+    return together.select(*group.entity, fn.lit(span.first).alias("day"), *_zeros(group, stems))
 
 
-def parts(aggregate: Aggregate) -> Parts:
-    """What one event adds to an aggregate."""
-    where = f"({aggregate.where})" if aggregate.where else "true"
-    of = f"({aggregate.of})"
-    known = f"if({where} and {of} is not null, 1, 0)"
-    match aggregate.function:
-        case "count":
-            return Parts(f"if({where}, 1, 0)" if aggregate.where else EVENTS)
-        case "sum":
-            return Parts(f"if({where}, {of}, null)")
-        case "mean":
-            return Parts(f"if({where}, {of}, null)", known)
-        case "rate":
-            return Parts(f"if({where} and {of}, 1, 0)", known)
+def running(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: Span) -> DataFrame:
+    """The sums and counts from each change on: `day`, and the day `until` which nothing moves."""
+    moved = changes(group, tiles, values, span).withColumnRenamed("point", "day")
+    by_entity = Window.partitionBy(*group.entity).orderBy("day")
+    so_far = by_entity.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    until = fn.coalesce(fn.lead("day").over(by_entity) - 1, fn.lit(span.last))
+    names = [at(stem, window) for window in group.windows for stem in (*group.sums.values(), *values)]
+    return moved.select(*group.entity, "day", until.alias("until"), *(fn.sum(name).over(so_far).alias(name) for name in names))
+
+
+def changes(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: Span, *, spread: bool = True) -> DataFrame:
+    """What moves at which `point`, by entity.
+
+    `spread` by entity, so that what follows needs no further shuffle; it is better left out where most changes share few points.
+    """
+    frames = [_moves(group, tiles, span), *(_turns(group, stem, frame, span) for stem, frame in values.items())]
+    names = [at(stem, window) for window in group.windows for stem in (*group.sums.values(), *values)]
+    moved = _union(frames).repartition(*group.entity) if spread else _union(frames)
+    return moved.groupBy(*group.entity, "point").agg(*(fn.coalesce(fn.sum(name), fn.lit(0)).alias(name) for name in names))
+
+
+def _moves(group: Group, tiles: DataFrame, span: Span) -> DataFrame:
+    """Each tile when it enters all windows, and when it leaves each."""
+    points = [
+        fn.struct(fn.col("enters").alias("point"), fn.lit(0).alias("move")),
+        *(
+            fn.when(
+                held(window) & (fn.col(leaves(window)) <= span.last),
+                fn.struct(fn.col(leaves(window)).alias("point"), fn.lit(place).alias("move")),
+            )
+            for place, window in enumerate(group.windows, start=1)
+        ),
+    ]
+    moved = tiles.withColumn("moved", fn.explode(fn.array_compact(fn.array(*points)))).select("*", "moved.*")
+    figures = []
+    for place, window in enumerate(group.windows, start=1):
+        enters, gone = (fn.col("move") == 0) & held(window), fn.col("move") == place
+        figures += [
+            fn.when(enters, fn.col(stem)).when(gone, -fn.col(stem)).alias(at(stem, window)) for stem in group.sums.values()
+        ]
+    return moved.select(*group.entity, "point", *figures)
+
+
+def _turns(group: Group, stem: str, values: DataFrame, span: Span) -> DataFrame:
+    """When a value appears in a window and when it is gone, one up and one down, by the merged spans of its events."""
+    before = Window.partitionBy(*group.entity, "value").orderBy("enters").rowsBetween(Window.unboundedPreceding, -1)
+    starts = {
+        window: fn.greatest("enters", fn.coalesce(fn.max(leaves(window)).over(before), fn.col("enters")))
+        for window in group.windows
+    }
+    merged = values.select(
+        *group.entity,
+        *(leaves(window) for window in group.windows),
+        *(start.alias(at("starts", window)) for window, start in starts.items()),
+    )
+    points = []
+    for window in group.windows:
+        start, end = fn.col(at("starts", window)), fn.col(leaves(window))
+        for point, sign in ((start, 1), (end, -1)):
+            points.append(
+                fn.when(
+                    (start < end) & (point <= span.last),
+                    fn.struct(
+                        point.alias("point"),
+                        *(fn.lit(sign if w == window else 0).cast("long").alias(at(stem, w)) for w in group.windows),
+                    ),
+                )
+            )
+    turned = merged.select(*group.entity, fn.explode(fn.array_compact(fn.array(*points))).alias("turn"))
+    return turned.select(*group.entity, "turn.*")
+
+
+def states(group: Group, tiles: DataFrame, span: Span) -> DataFrame:
+    """The states at each `day`, of the tiles that each window holds on it."""
+    longest = group.windows[-1]
+    if span.first == span.last:
+        carried = tiles.withColumn("day", fn.lit(span.first))
+    else:
+        until = fn.least(fn.col(leaves(longest)) - 1, fn.lit(span.last))
+        carried = tiles.where(held(longest)).withColumn("day", fn.explode(fn.sequence("enters", until)))
+    return carried.groupBy(*group.entity, "day").agg(
+        *(
+            state.merge(stem, fn.col("day") < fn.col(leaves(window))).alias(at(stem, window))
+            for window in group.windows
+            for state, stem in group.states.items()
+        )
+    )
+
+
+def _joined(figures: DataFrame, found: DataFrame, entity: list[str]) -> DataFrame:
+    """Each row of figures with the states of its entity and day; a set's missing fields are null on both sides."""
+    names = [*entity, "day"]
+    other = found.withColumnsRenamed({name: f"_{name}" for name in names})
+    same = functools.reduce(Column.__and__, (fn.col(name).eqNullSafe(fn.col(f"_{name}")) for name in names))
+    return figures.join(other, same, "left").drop(*(f"_{name}" for name in names))
+
+
+def _union(frames: list[DataFrame]) -> DataFrame:
+    return functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+
+
+def _zeros(group: Group, stems: list[str]) -> list[Column]:
+    return [
+        fn.coalesce(fn.col(at(stem, window)), fn.lit(0)).alias(at(stem, window)) for window in group.windows for stem in stems
+    ]

@@ -1,0 +1,81 @@
+"""Tiles: a day's arrivals of an entity, added up by the day they happened and the day they were known.
+
+A tile is what all of its events have in common as far as windows of days can tell. Windows that are no whole days also look at
+the time of day, so `part` says how many of their edges it has passed. In memory a tile saves work; kept in a table it saves
+reading.
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+
+from jobs.features.group import Group
+from jobs.features.windows import Span, leaves
+from jobs.interval import DAY
+
+DAYS = ("event_day", "part", "known_day")
+"""What tells the tiles of an entity apart."""
+
+
+def tiles(group: Group, events: DataFrame) -> DataFrame:
+    """The sums `m` and the states `s` of each entity, event day, part and known day. `events` are those that count."""
+    counting = group.counting(events)
+    return counting.groupBy(*group.keys, "event_day", _part(group).alias("part"), "known_day").agg(
+        *(fn.coalesce(fn.sum(fn.expr(number.sql)), fn.lit(0)).alias(stem) for number, stem in group.sums.items()),
+        *(state.start().alias(stem) for state, stem in group.states.items()),
+    )
+
+
+def single(group: Group, events: DataFrame) -> DataFrame:
+    """Each event as a tile of its own: where everything is added up only once, this saves a shuffle. It has no states."""
+    return group.counting(events).select(
+        *group.keys,
+        "event_day",
+        _part(group).alias("part"),
+        "known_day",
+        *(fn.coalesce(fn.expr(number.sql), fn.lit(0)).alias(stem) for number, stem in group.sums.items()),
+    )
+
+
+def values(group: Group, events: DataFrame) -> dict[str, DataFrame]:
+    """For each expression whose values are counted, by its stem: each `value` of an entity, by event day, part and known day."""
+    counting = group.counting(events)
+    return {
+        stem: counting.select(
+            *group.keys, fn.expr(sql).alias("value"), "event_day", _part(group).alias("part"), "known_day"
+        ).where(fn.col("value").isNotNull())
+        for sql, stem in group.distincts.items()
+    }
+
+
+def placed(group: Group, frame: DataFrame, span: Span) -> DataFrame:
+    """Tiles or values with the days at which they enter and leave, of those that some window of the span sees."""
+    ends = {window: _leaves(window, _remainders(group.windows)) for window in group.windows}
+    enters = fn.greatest("event_day", "known_day", fn.lit(span.first))
+    longest = ends[group.windows[-1]]
+    return (
+        frame.where((enters <= span.last) & (enters < longest))
+        .withColumns({"enters": enters, **{leaves(window): end for window, end in ends.items()}})
+        .drop(*DAYS)
+    )
+
+
+def _leaves(window: timedelta, remainders: list[timedelta]) -> Column:
+    """The first day at whose end a window holds the tile no more."""
+    whole, rest = divmod(window, DAY)
+    end = fn.col("event_day") + whole
+    return end if not rest else end + fn.when(fn.col("part") > remainders.index(rest), 1).otherwise(0)
+
+
+def _part(group: Group) -> Column:
+    """How many of the windows' edges an event's time of day has passed: that of the longest rest is the earliest."""
+    of_day = "(unix_micros(event_time) - event_day * 86400000000L)"
+    passed = (f"if({of_day} >= {(DAY - rest) // timedelta(microseconds=1)}L, 1, 0)" for rest in _remainders(group.windows))
+    return fn.expr(" + ".join(passed) or "0")
+
+
+def _remainders(windows: Iterable[timedelta]) -> list[timedelta]:
+    """What windows are longer than whole days by, the longest first."""
+    return sorted({window % DAY for window in windows if window % DAY}, reverse=True)

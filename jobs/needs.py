@@ -27,6 +27,8 @@ class Day:
     state: State
     why: tuple[str, ...] = ()
     """Each reason to compute it; empty where it is done."""
+    changed: int = 0
+    """Rows that came in, or went, since it was computed, of those that it would have read."""
     rows: int = 0
     """Rows of all its tables, as the ledger has them."""
 
@@ -50,11 +52,12 @@ def features(pipeline: Pipeline, interval: Interval) -> list[Day]:
             why.append(f"declaration: no {_listed(lacking)} as declared now")
         if other := sorted({one.fingerprint for one in mine.values()} - {code}):
             why.append(f"code: {', '.join(other)}, now {code}")
-        why += [f"{one.rows} rows of {one.source} by {one.kind} {one.batch}" for one in changed[day]]
+        why += [f"rows of {one.source}: {one.kind} {one.batch}" for one in changed[day]]
         state: State = "stale" if why else "done"
         if day not in known:
             state, why = "missing", ["never computed"]
-        found.append(Day(day=day, state=state, why=tuple(why), rows=sum(one.rows for one in mine.values())))
+        rows, news = sum(one.rows for one in mine.values()), sum(one.rows for one in changed[day])
+        found.append(Day(day=day, state=state, why=tuple(why), changed=news, rows=rows))
     return found
 
 

@@ -1,0 +1,123 @@
+"""`penstock plan PIPELINE --from D --to D`: what the stages would do over these days, and why."""
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from jobs import account, batches, lake, ledger, needs, versions
+from jobs.command import Job
+from jobs.interval import DAY, Interval
+from jobs.plan.cells import Cell, cells, seconds
+from pipelines.declare import Pipeline
+
+WIDTH = 130
+REASONS = 4
+"""Reasons that a line of the table shows; the report has them all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """Consecutive days on which a stage stands alike."""
+
+    stage: str
+    days: Interval
+    state: str
+    why: tuple[str, ...]
+    rows: int | None
+    changed: int
+    """The most rows that made one of the days stale."""
+    seconds: float | None
+    """The estimate; None where nothing is to do, or nothing like it was ever done."""
+
+
+def run(job: Job) -> None:
+    """Tell. The report has a line for each run of days on which a stage stands alike, the tables, and the seconds in all."""
+    pipeline, interval = job.pipeline, job.interval
+    assert pipeline is not None and interval is not None
+    for source in pipeline.sources:
+        # What a killed ingest has committed may not be in the account yet, which says what is stale.
+        if lake.load(batches.events_uri(source)) is not None:
+            account.settle(source)
+    entries = ledger.entries(pipeline)
+    found = lines(cells(pipeline, interval), seconds(entries))
+    tables = _tables(pipeline, interval)
+    known = [line.seconds for line in found if line.seconds is not None]
+    job.report.update(
+        stages=[
+            {
+                "stage": line.stage,
+                "from": line.days.start,
+                "to": line.days.last,
+                "state": line.state,
+                "why": list(line.why),
+                "rows": line.rows,
+                "changed_rows": line.changed,
+                "seconds": line.seconds,
+            }
+            for line in found
+        ],
+        tables=tables,
+        seconds_estimated=round(sum(known), 1),
+    )
+    if not job.options.json:
+        print(table(found))
+        for name, facts in tables.items():
+            print(f"{name:<44}{facts['rows']:>13,} rows of {facts['days']} days in {facts['version']}")
+        print(f"\n{_in_all(found)}")
+
+
+def lines(found: Iterable[Cell], took: dict[str, float]) -> list[Line]:
+    """The cells, consecutive days of a stage that stand alike as one line. `took` is what a day of each stage takes."""
+    made = []
+    for (stage, state, why, to_do), alike in groupby(found, lambda cell: (cell.stage, cell.state, cell.why, cell.to_do)):
+        group = list(alike)
+        rows = [cell.rows for cell in group if cell.rows is not None]
+        made.append(
+            Line(
+                stage=stage,
+                days=Interval(group[0].day, group[-1].day + DAY),
+                state=state,
+                why=why,
+                rows=sum(rows) if rows else None,
+                changed=max(cell.changed for cell in group),
+                seconds=round(took[stage] * len(group), 1) if to_do and stage in took else None,
+            )
+        )
+    return made
+
+
+def table(found: list[Line]) -> str:
+    """The lines for a person, at most WIDTH wide."""
+    head = f"{'days':<26}{'stage':<10}{'state':<9}{'rows':>13}{'seconds':>10}  "
+    out = [f"{head}why", "-" * WIDTH]
+    for line in found:
+        rows = "" if line.rows is None else f"{line.rows:,}"
+        cost = "" if line.seconds is None else f"{line.seconds:,.0f}"
+        begin = f"{line.days!s:<26}{line.stage:<10}{line.state:<9}{rows:>13}{cost:>10}  "
+        out += textwrap.wrap(_why(line), WIDTH, initial_indent=begin, subsequent_indent=" " * len(begin)) or [begin.rstrip()]
+    return "\n".join(out) + "\n"
+
+
+def _why(line: Line) -> str:
+    shown = [*line.why[:REASONS], *([f"{len(line.why) - REASONS} more"] if len(line.why) > REASONS else [])]
+    return "; ".join(shown) + (f" (at most {line.changed:,} rows a day)" if line.changed else "")
+
+
+def _tables(pipeline: Pipeline, interval: Interval) -> dict[str, dict[str, Any]]:
+    """By table: where it is, and its days and rows within the interval, as declared now."""
+    held = needs.newest(pipeline, ledger.entries(pipeline, "features/", interval))
+    found = {}
+    for name in versions.tables(pipeline):
+        mine = [entry for (one, _), entry in held.items() if one == name]
+        place = versions.uri(pipeline, name).rpartition("/")[2]
+        found[name] = {"version": place, "days": len(mine), "rows": sum(entry.rows for entry in mine)}
+    return found
+
+
+def _in_all(found: list[Line]) -> str:
+    known = sum(line.seconds for line in found if line.seconds is not None)
+    unknown = sorted({line.stage for line in found if line.seconds is None and line.state in ("missing", "stale")})
+    said = f"about {known:,.0f} s in all" if known else "no time is known" if unknown else "nothing to do"
+    return said + (f"; {', '.join(unknown)} not counted: never done yet" if unknown and known else "")

@@ -16,10 +16,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
-from jobs import account, batches, ledger, letters, needs, stale, versions
+from jobs import account, batches, ledger, letters, needs, stale, verdict, versions
 from jobs.command import Job
 from jobs.errors import UsageError
+from jobs.features import parquet
 from jobs.features.plan import Plan, plan
+from jobs.features.quality import Checks
 from jobs.features.spine import within
 from jobs.features.tables import Output, Written, physical, write
 from jobs.interval import Interval
@@ -37,8 +39,8 @@ def run(job: Job) -> None:
     """Compute and write the days that need it; with `--force` all. The report says which days were computed and why, the versions
     read, the rows by table and the seconds by step.
 
-    Raises RetryError for an open day or a day that a neighbour wrote, DataError for one with too many dead letters, UsageError
-    for a declaration that can't be computed.
+    Raises RetryError for an open day or a day that a neighbour wrote, DataError for one with too many dead letters and, when all
+    is written, for one that breaks an expectation, UsageError for a declaration that can't be computed.
     """
     assert job.pipeline is not None and job.interval is not None
     if job.options.chunk_days < 1:
@@ -50,10 +52,12 @@ def run(job: Job) -> None:
     chunks = _chunks(job, job.pipeline, job.interval)
     for days in stale.intervals(day for chunk in chunks for day in chunk.days()):
         letters.require_usable(job.pipeline, days)
+    checks = Checks(job.pipeline)
     inputs = batches.snapshot(job.pipeline)
     job.report.update(inputs=inputs, tables={}, seconds_of={}, plans={})
     if not chunks:
         _say(job, f"{job.pipeline.name}, {job.interval}: nothing to do, all days stand as they are (--force computes them again)")
+        _finish(job, job.pipeline, job.interval)
         return
     clock = time.monotonic()
     with session() as spark:
@@ -61,7 +65,7 @@ def run(job: Job) -> None:
         began = time.monotonic()
         done = 0
         for number, chunk in enumerate(chunks, start=1):
-            _compute(spark, job, job.pipeline, chunk, inputs)
+            _compute(spark, job, job.pipeline, chunk, inputs, checks)
             done += len(chunk)
             left = (time.monotonic() - began) / done * (sum(map(len, chunks)) - done)
             log.info("features: chunk %d of %d (%s) is done, about %.0f s left", number, len(chunks), chunk, left)
@@ -70,6 +74,13 @@ def run(job: Job) -> None:
     rows = ", ".join(f"{table} {facts['rows']}" for table, facts in job.report["tables"].items())
     skipped = f"; {len(job.report['days']['skipped'])} days stand as they are" if job.report["days"]["skipped"] else ""
     _say(job, f"{job.pipeline.name}, {job.interval}: {rows}{skipped}")
+    _finish(job, job.pipeline, job.interval)
+
+
+def _finish(job: Job, pipeline: Pipeline, interval: Interval) -> None:
+    """What concerns all days, those too that stand as they are: plain files that a set asks for since, and breaches."""
+    job.report["plain_files_filled"] = parquet.fill(pipeline, interval)
+    verdict.require_passed(pipeline, interval)
 
 
 def _chunks(job: Job, pipeline: Pipeline, interval: Interval) -> list[Interval]:
@@ -89,17 +100,27 @@ def _chunks(job: Job, pipeline: Pipeline, interval: Interval) -> list[Interval]:
     return needs.chunks(why, job.options.chunk_days)
 
 
-def _compute(spark: SparkSession, job: Job, pipeline: Pipeline, interval: Interval, inputs: dict[str, Any]) -> None:
+def _compute(
+    spark: SparkSession, job: Job, pipeline: Pipeline, interval: Interval, inputs: dict[str, Any], checks: Checks
+) -> None:
     """One chunk: its tables, then its days in the ledger."""
     clock = time.monotonic()
     with _timed(job, "plan"):
         planned = plan(spark, pipeline, interval, inputs)
 
+    plain = {f"features_{one.name}" for one in pipeline.features if one.parquet}
+
     def save(output: Output) -> Written:
         with _timed(job, output.table):
             if output.table not in job.report["plans"]:
                 job.report["plans"][output.table] = physical(output.frame)
-            written = write(output, pipeline, run_id=job.run_id, inputs=inputs)
+            kept = checks.keep(output)
+            written = write(kept, pipeline, run_id=job.run_id, inputs=inputs)
+        if output.table in plain:
+            with _timed(job, f"{output.table} as plain files"):
+                place = versions.uri(pipeline, output.table)
+                parquet.write(place, written.version, output.days.days(), partition=output.partition, order=output.order)
+        checks.measure(kept, interval)
         before = job.report["tables"].get(output.table, {"rows": 0})
         job.report["tables"][output.table] = {"rows": before["rows"] + sum(written.rows.values()), "version": written.version}
         return written
@@ -114,7 +135,10 @@ def _compute(spark: SparkSession, job: Job, pipeline: Pipeline, interval: Interv
                 before = job.report.get(part, {})
                 job.report[part] = {name: before.get(name, 0) + count for name, count in counts.items()}
     finally:
+        checks.release()
         planned.release()
+    with _timed(job, "quality"):
+        job.report.update(checks.record(interval, inputs=inputs, run_id=job.run_id))
     with _timed(job, "ledger"):
         seconds = (time.monotonic() - clock) / len(interval) / len(planned.outputs)
         ledger.record(pipeline, _entries(job, pipeline, planned, written, interval, inputs, seconds))

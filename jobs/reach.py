@@ -67,10 +67,15 @@ class Reach:
     """These days are read: as far around as a repeat can lie of an event that matters."""
 
 
-def history(pipeline: Pipeline, source: Source, interval: Interval) -> Reach | None:
-    """What features, dimensions, labels and a daily spine need of a source; None where they don't use it."""
+def history(pipeline: Pipeline, source: Source, interval: Interval, *, tiled: bool = True) -> Reach | None:
+    """What features, dimensions, labels and a daily spine need of a source; None where they don't use it.
+
+    Without `tiled`, what sets that keep tiles would need is left out.
+    """
     needs: list[Interval] = []
     for feature_set in pipeline.features:
+        if feature_set.tiles and not tiled:
+            continue
         own = of_set(pipeline, feature_set, interval)
         if feature_set.source == source:
             needs.append(own)

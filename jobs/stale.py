@@ -55,7 +55,7 @@ class _Look:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Change:
+class Change:
     """A commit's rows by event day and known day."""
 
     version: int
@@ -117,12 +117,12 @@ def _by_tables(pipeline: Pipeline, computed: dict[date, list[Mapping[str, Any]]]
 
 def _stale(pipeline: Pipeline, source: Source, computed: dict[date, list[Mapping[str, Any]]]) -> list[StaleDay]:
     read = {day: min(int(inputs.get(source.name, -1)) for inputs in each) for day, each in computed.items()}
-    changes = _changes(source, min(read.values())) if read else []
+    commits = changes(source, min(read.values())) if read else []
     pairs = [
         (day, looks, change)
         for day, version in read.items()
         if (looks := _looks(pipeline, source, day))
-        for change in changes
+        for change in commits
         # Of A's own day, which is the last that can count, everything else is fresh news.
         if change.version > version and change.earliest <= day + DAY
     ]
@@ -163,12 +163,12 @@ def _events(spine: Spine, start: datetime, end: datetime) -> Interval:
     return Interval(days.start - spine.source.repeats_within, days.end + spine.source.repeats_within)
 
 
-def _open(change: _Change, look: _Look) -> bool:
+def _open(change: Change, look: _Look) -> bool:
     """Whether the account leaves open if rows of the commit came before A."""
     return look.closing and any(known == look.known + DAY and _holds(look.events, event) for event, known in change.rows)
 
 
-def _rows(change: _Change, looks: list[_Look], early: _Early) -> int:
+def _rows(change: Change, looks: list[_Look], early: _Early) -> int:
     """Rows of the commit that the looks see."""
     seen = 0
     for (event, known), rows in change.rows.items():
@@ -184,7 +184,7 @@ def _holds(days: Interval, day: date) -> bool:
     return days.start <= day < days.end
 
 
-def _early(pipeline: Pipeline, source: Source, wanted: list[tuple[_Change, date]]) -> _Early:
+def _early(pipeline: Pipeline, source: Source, wanted: list[tuple[Change, date]]) -> _Early:
     """Which rows of the commits became known on the day after the given one, but before its A."""
     found: _Early = defaultdict(Counter)
     table = lake.load(batches.events_uri(source)) if wanted else None
@@ -205,7 +205,7 @@ def _early(pipeline: Pipeline, source: Source, wanted: list[tuple[_Change, date]
     return found
 
 
-def _changes(source: Source, since: int) -> list[_Change]:
+def changes(source: Source, since: int) -> list[Change]:
     """The commits after the version `since` that changed good rows, the oldest first."""
     table = lake.load(batches.ranges_uri(source))
     if table is None:
@@ -221,7 +221,7 @@ def _changes(source: Source, since: int) -> list[_Change]:
         commit = commits[row["version"], row["batch"], row["kind"]]
         for event, known, count in json.loads(row["counts"]):
             commit[date.fromisoformat(event), date.fromisoformat(known)] += count
-    found: list[_Change] = []
+    found: list[Change] = []
     held: Counter[tuple[date, date]] = Counter()
     for (version, batch, kind), counts in commits.items():
         if kind == "rebuild":
@@ -231,5 +231,5 @@ def _changes(source: Source, since: int) -> list[_Change]:
             held = held - counts if kind == "erase" else held + counts
         if version > since and counts:
             earliest = min(known for _, known in counts)
-            found.append(_Change(version=version, batch=batch, kind=kind, rows=counts, earliest=earliest))
+            found.append(Change(version=version, batch=batch, kind=kind, rows=counts, earliest=earliest))
     return found

@@ -63,10 +63,13 @@ def every(pipeline: Pipeline, table: str) -> list[str]:
 
 
 def tables(pipeline: Pipeline) -> tuple[str, ...]:
-    """The names of the tables that have versions, as this declaration makes them: sets, tiles, labels, examples."""
-    daily = [one for one in pipeline.features if one.accuracy == "day"]
-    sets = (f"features_{one.name}" for one in daily)
-    return (*sets, *(f"tiles_{one.name}" for one in daily if one.tiles), "labels", "examples")
+    """The names of the tables that have versions and that a run over a day writes: sets, labels, examples."""
+    return (*(f"features_{one.name}" for one in pipeline.features if one.accuracy == "day"), "labels", "examples")
+
+
+def tiles(pipeline: Pipeline) -> tuple[str, ...]:
+    """The names of the tables of tiles. They have versions too; a run makes those that it lacks."""
+    return tuple(f"tiles_{one.name}" for one in pipeline.features if one.tiles)
 
 
 def properties(pipeline: Pipeline, table: str) -> dict[str, str]:
@@ -116,9 +119,9 @@ def _parts(pipeline: Pipeline, table: str) -> dict[str, Plain]:
     kind, _, name = table.partition("_")
     declared = next(one for one in pipeline.features if one.name == name)
     if kind == "tiles":
-        whole = all(window % DAY == timedelta(0) for window in declared.windows)
-        # A tile serves every window, as far back as the longest; how fine it is depends on whether there are hours.
-        rest: dict[str, Plain] = {"longest": str(max(declared.windows)), "whole_days": whole}
+        # A tile serves every window, as far back as the longest; how fine it is depends on what they have beside whole days.
+        parts = sorted({str(window % DAY) for window in declared.windows if window % DAY})
+        rest: dict[str, Plain] = {"longest": str(max(declared.windows)), "parts": [*parts]}
         return {"tiles": _set(declared, ("windows", "derived", "spine_entity")), **rest}
     # Only examples look for an entity by the spine's names.
     return {"set": _set(declared, ("spine_entity",)), "lateness": lateness}

@@ -560,6 +560,8 @@ class FeatureSet:
             raise ValueError(
                 f"feature set {self.name!r} has accuracy='event', so no table: leave tiles, parquet, expectations out."
             )
+        if self.tiles and self.lookups:
+            raise ValueError(f"feature set {self.name!r} keeps tiles, which lookups could change: leave one of them out.")
         if self.spine_entity is not None and len(self.spine_entity) != len(self.entity):
             raise ValueError(
                 f"spine_entity {what} is {self.spine_entity}: it names one field of the spine for each of {self.entity}."

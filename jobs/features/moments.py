@@ -34,7 +34,7 @@ class Moments:
     end: datetime
 
     @property
-    def set(self) -> FeatureSet:
+    def declared(self) -> FeatureSet:
         """The set."""
         return self.group.sets[0]
 
@@ -50,18 +50,18 @@ class Moments:
         entities = rows.select(*(fn.col(f"_{name}").alias(name) for name, _ in self._named())).distinct()
         seen = self._placed(self.group.counting(events), entities)
         rows = rows.withColumn("_at", fn.unix_micros("as_of"))
-        if not self.set.own_event:
+        if not self.declared.own_event:
             rows = self._own(rows, seen)
         figures = self._running(rows, seen)
         if self._paired:
             figures = self._with_pairs(figures, seen)
-        columns = [*self.group.columns(self.set)]
-        return derived(figures.select(*asked, *columns), self.set).select(*asked, *self.set.columns)
+        columns = [*self.group.columns(self.declared)]
+        return derived(figures.select(*asked, *columns), self.declared).select(*asked, *self.declared.columns)
 
     @property
     def _distincts(self) -> dict[str, str]:
         """The values counted by merged spans; without the own event, by pairs."""
-        return self.group.distincts if self.set.own_event else {}
+        return self.group.distincts if self.declared.own_event else {}
 
     @property
     def _paired(self) -> bool:
@@ -69,7 +69,7 @@ class Moments:
 
     def _named(self) -> list[tuple[str, str]]:
         """The fields of the entity: in the spine, and in the events."""
-        return list(zip(self.set.on_spine, self.set.entity, strict=True))
+        return list(zip(self.declared.on_spine, self.declared.entity, strict=True))
 
     def _placed(self, counting: DataFrame, entities: DataFrame) -> DataFrame:
         """The events of the examples' entities, with what they add, when they enter and when they leave."""
@@ -80,7 +80,7 @@ class Moments:
             "left_semi",
         )
         # A change counts from its point on. Half-open windows hold what came before `as_of`, closed ones what came at it too.
-        after = 0 if self.set.closed else 1
+        after = 0 if self.declared.closed else 1
         enters = fn.greatest(fn.unix_micros("event_time") + after, fn.unix_micros("known_time") + after, fn.lit(self.span.first))
         ends = {leaves(window): fn.unix_micros("event_time") + (window // _MICROSECOND + 1) for window in self.group.windows}
         sums = {stem: fn.coalesce(fn.expr(number.sql), fn.lit(0)) for number, stem in self.group.sums.items()}
@@ -112,14 +112,14 @@ class Moments:
         )
         summed = together.select("_row", *(fn.coalesce(fn.sum(name).over(so_far), fn.lit(0)).alias(name) for name in names))
         found = summed.where(fn.col("_row").isNotNull()).select("_row.*", *names)
-        if self.set.own_event:
+        if self.declared.own_event:
             return found
         own = [at(stem, window) for window in self.group.windows for stem in self.group.sums.values()]
         return found.withColumns({name: fn.col(name) - fn.coalesce(fn.col(f"_own_{name}"), fn.lit(0)) for name in own})
 
     def _own(self, rows: DataFrame, seen: DataFrame) -> DataFrame:
         """The rows with what their own events add to their windows, where they count."""
-        source = self.set.source
+        source = self.declared.source
         own = seen.select(
             fn.col(source.event_id).cast("string").alias("_id"),
             *(fn.col(name).alias(f"_its_{name}") for name in ("enters", *map(leaves, self.group.windows))),
@@ -152,13 +152,13 @@ class Moments:
         )
         same = [seen[own] == fn.col(f"_asked_{own}") for _, own in named]
         same += [seen["enters"] <= fn.col("_at"), seen[leaves(self.group.windows[-1])] > fn.col("_at")]
-        if not self.set.own_event:
-            same.append(seen[self.set.source.event_id].cast("string") != fn.col("_key"))
+        if not self.declared.own_event:
+            same.append(seen[self.declared.source.event_id].cast("string") != fn.col("_key"))
         figures: list[Column] = []
         for window in self.group.windows:
             held = fn.col("_at") < fn.col(leaves(window))
             figures += [state.over(held).alias(at(stem, window)) for state, stem in self.group.states.items()]
-            if not self.set.own_event:
+            if not self.declared.own_event:
                 figures += [
                     fn.count_distinct(fn.when(held, fn.expr(sql))).alias(at(stem, window))
                     for sql, stem in self.group.distincts.items()
@@ -167,7 +167,7 @@ class Moments:
         own = functools.reduce(Column.__and__, (rows[name] == fn.col(f"_asked_{name}") for name in OWN))
         joined = rows.join(found, own, "left").drop(*(f"_asked_{name}" for name in OWN))
         counted = (
-            [] if self.set.own_event else [at(stem, w) for w in self.group.windows for stem in self.group.distincts.values()]
+            [] if self.declared.own_event else [at(stem, w) for w in self.group.windows for stem in self.group.distincts.values()]
         )
         return joined.withColumns({name: fn.coalesce(fn.col(name), fn.lit(0)) for name in counted}) if counted else joined
 

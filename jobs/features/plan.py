@@ -13,6 +13,7 @@ from jobs.features.examples import Known, examples
 from jobs.features.group import Group, grouped
 from jobs.features.labels import labels, outcomes
 from jobs.features.moments import Moments
+from jobs.features.stored import Stored
 from jobs.features.tables import Output
 from jobs.interval import Interval
 from pipelines.declare import DailySpine, Dimension, FeatureSet, Pipeline, Source, Table
@@ -62,7 +63,7 @@ class _Planning:
 
     def plan(self) -> Plan:
         pipeline, interval = self.pipeline, self.interval
-        found = {source.name: reach.history(pipeline, source, interval) for source in pipeline.sources}
+        found = {source.name: reach.history(pipeline, source, interval, tiled=False) for source in pipeline.sources}
         self.histories = {
             source.name: self._history(source, reached)
             for source in pipeline.sources
@@ -114,6 +115,8 @@ class _Planning:
     def _sets(self, together: tuple[FeatureSet, ...]) -> dict[str, Known]:
         """What is known by sets that share a pass."""
         first = together[0]
+        if first.tiles:
+            return {first.name: self._of_tiles(first)}
         seen = self.histories[first.source.name]
         for lookup in first.lookups:
             seen = lookups.looked_up(seen, self._facts(lookup), lookup, small=self._small(lookup))
@@ -134,6 +137,22 @@ class _Planning:
             if feature_set.accuracy == "event":
                 known[feature_set.name] = _joining(Moments(Group((feature_set,), types), start, end), seen)
         return known
+
+    def _of_tiles(self, s: FeatureSet) -> DataFrame:
+        """The rows of a set that keeps tiles."""
+        version, fields = self.versions[s.source.name], tuple(_of_set(s))
+        days = reach.feature_days(self.pipeline, self.interval)
+        reached = reach.Reach(days, days)
+        schema = check.per_event(events.read(self.spark, s.source, version, reached, fields), s)
+        types = check.sets(check.fields_of(schema, [*_names(s.source), *(one.name for one in s.per_event)]), (s,))
+        group = Group((s,), types)
+        stored = Stored(spark=self.spark, pipeline=self.pipeline, group=group, version=version, fields=fields)
+        added, values = stored.read(days, lambda seen: check.per_event(seen, s))
+        span = windows.Span.of(days)
+        placed = {stem: tiles.placed(group, frame, span) for stem, frame in values.items()}
+        figures = windows.at_days(group, tiles.placed(group, added, span), placed, days).persist()
+        self.kept.append(figures)
+        return group.rows(figures, s, self.pipeline.lateness)
 
     def _outputs(self, known: dict[str, Known]) -> Iterable[Output]:
         """The tables of the sets that have one."""
@@ -183,8 +202,7 @@ def _fields(pipeline: Pipeline, source: Source) -> list[str]:
     fields: list[str] = []
     for s in pipeline.features:
         if s.source == source:
-            texts = [s.where, *(one.sql for one in s.per_event), *(text for a in s.aggregates for text in (a.of, a.where))]
-            fields += [*s.entity, *(name for lookup in s.lookups for name in lookup.entity), *events.fields_in(source, texts)]
+            fields += _of_set(s)
     for dimension in (*pipeline.dimensions, *(lookup for s in pipeline.features for lookup in s.lookups)):
         if dimension.source == source:
             fields += [*dimension.entity, *dimension.fields]
@@ -195,3 +213,9 @@ def _fields(pipeline: Pipeline, source: Source) -> list[str]:
     if isinstance(pipeline.spine, DailySpine) and pipeline.spine.source == source:
         fields += [*pipeline.spine.entity, *events.fields_in(source, [pipeline.spine.where])]
     return fields
+
+
+def _of_set(s: FeatureSet) -> list[str]:
+    """The fields that a set takes from its events."""
+    texts = [s.where, *(one.sql for one in s.per_event), *(text for a in s.aggregates for text in (a.of, a.where))]
+    return [*s.entity, *(name for lookup in s.lookups for name in lookup.entity), *events.fields_in(s.source, texts)]

@@ -93,7 +93,7 @@ def _tables(job: Job) -> Iterator[Kept]:
     if pipeline is not None:
         longest = max(source.retention for source in pipeline.sources)
         # Those of earlier declarations too: models may name them.
-        made = [uri for name in versions.tables(pipeline) for uri in versions.every(pipeline, name)]
+        made = [uri for name in (*versions.tables(pipeline), *versions.tiles(pipeline)) for uri in versions.every(pipeline, name)]
         wanted += [(uri, longest) for uri in (*made, *(lake.uri(pipeline.name, name) for name in _OWN))]
     for uri, kept in wanted:
         if lake.load(uri) is not None:

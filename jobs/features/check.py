@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import AtomicType, BooleanType, DataType, DecimalType, DoubleType, FloatType, NumericType, StructType
+from pyspark.sql.types import AtomicType, BooleanType, DataType, DecimalType, DoubleType, FloatType, NumericType
 
 from jobs.errors import UsageError
 from jobs.features.events import reason
@@ -26,9 +26,7 @@ def label(fields: DataFrame, pipeline: Pipeline) -> Types:
     if declared.aggregates:
         found = _aggregates(fields, {("label", a.name): (f"aggregate {a.name!r} of {place}", a) for a in declared.aggregates})
         types, results = found, {a.name: _result(a, found.get(("label", a.name))) for a in declared.aggregates}
-        schema = StructType()
-        for name, text in results.items():
-            schema = schema.add(name, text)
+        schema = ", ".join(f"{name} {text}" for name, text in results.items())
         fields = fields.sparkSession.createDataFrame([], schema)
     made = _types(fields, {place: declared.of})[place]
     if not isinstance(made, BooleanType):

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 HIDDEN = "***"
 
@@ -80,13 +80,16 @@ def _secrets() -> Iterator[str]:
         if _SECRET_NAME.search(name) and not _POINTER_NAME.search(name):
             yield value
             yield from (line for line in value.splitlines() if len(line) >= _LONG_LINE)
-        elif "://" in value and "@" in value:
-            for address in value.split(","):
+        elif "://" in value:
+            # A list of addresses, or one whose password has a comma.
+            for address in (value, *value.split(",")):
                 try:
-                    password = urlsplit(address.strip()).password or ""
+                    parts = urlsplit(address.strip())
+                    password = parts.password or ""
                 except ValueError:
                     continue
                 yield from (password, unquote(password))
+                yield from (held for key, held in parse_qsl(parts.query) if _SECRET_NAME.search(key.upper()))
 
 
 _WORDS = r"password|passwd|passphrase|secret|token|authorization|api[_-]?key|credential|card|iban|ssn|(?<![a-z])pin(?![a-z])"

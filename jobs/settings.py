@@ -16,7 +16,10 @@ _MEANING = {
     "PENSTOCK_LAKE": "the lake's root, a folder or an s3:// URI",
     "KAFKA_BOOTSTRAP_SERVERS": "the Kafka brokers, as host:port,host:port",
     "MLFLOW_TRACKING_URI": "the MLflow server, as http://host:port",
+    "PENSTOCK_WAREHOUSE": "the SQL warehouse, as postgresql://user:password@host:port/database",
 }
+_OUTSIDE = ("PENSTOCK_WAREHOUSE",)
+"""What no embedded service stands in for."""
 
 
 def state_folder() -> Path:
@@ -25,15 +28,14 @@ def state_folder() -> Path:
 
 
 def endpoint(name: str) -> str:
-    """The address called `name`, one of PENSTOCK_LAKE, KAFKA_BOOTSTRAP_SERVERS and MLFLOW_TRACKING_URI.
+    """The address called `name`, one of PENSTOCK_LAKE, KAFKA_BOOTSTRAP_SERVERS, MLFLOW_TRACKING_URI and PENSTOCK_WAREHOUSE.
 
     Raises UsageError where neither the environment nor the embedded services give one.
     """
     value = os.environ.get(name) or local_endpoints().get(name)
     if not value:
-        raise UsageError(
-            f"{name} is not set: it names {_MEANING[name]}. Export it, or start the embedded services with `make up`."
-        )
+        remedy = "Export it." if name in _OUTSIDE else "Export it, or start the embedded services with `make up`."
+        raise UsageError(f"{name} is not set: it names {_MEANING[name]}. {remedy}")
     return value
 
 

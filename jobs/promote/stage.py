@@ -9,7 +9,7 @@ import logging
 import os
 import time
 
-from jobs import champion, ledger, registry
+from jobs import champion, ledger, registry, verdict
 from jobs.champion import Decision, History
 from jobs.command import Job
 from jobs.errors import RetryError
@@ -29,6 +29,10 @@ def run(job: Job) -> None:
         _say(job, f"{pipeline.name}: nothing was decided, as --when never asks")
         return
     clock = time.monotonic()
+    # Of the candidate's own days training has made sure.
+    job.report["breaches"] = [str(row) for row in verdict.breaches(pipeline, job.interval)]
+    for breach in job.report["breaches"]:
+        log.warning("an expectation is broken, which the next training and scoring of the day will refuse: %s", breach)
     history = decide(pipeline, job.run_id)
     made = [decision for decision in history.decisions if decision.run_id == job.run_id]
     job.report.update(

@@ -14,7 +14,7 @@ from datetime import date, timedelta
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from jobs import champion, inputs, lake, ledger, reach, registry, versions
+from jobs import champion, inputs, lake, ledger, reach, registry, verdict, versions
 from jobs.command import Job
 from jobs.errors import RetryError
 from pipelines.declare import Pipeline
@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 def run(job: Job) -> None:
     """Score the days. The report has the version, and the rows and the share of missing inputs of each `as_of_date`.
 
-    Raises RetryError, before any prediction is written, for a day whose examples were never computed.
+    Raises, before any prediction is written, RetryError for a day whose examples were never computed, and DataError for one whose
+    features break an expectation.
     """
     pipeline, interval = job.pipeline, job.interval
     assert pipeline is not None and interval is not None
@@ -46,6 +47,7 @@ def run(job: Job) -> None:
         _say(job, f"{pipeline.name} has no champion yet: nothing was scored")
         return
     clock = time.monotonic()
+    verdict.require_passed(pipeline, interval)
     # Asked before the examples are read: a day that is in this answer is in them too.
     computed = ledger.computed(pipeline, "features/examples", interval, versions.digest(pipeline, "examples"))
     examples = inputs.examples(pipeline)

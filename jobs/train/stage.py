@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from jobs import ledger, registry
+from jobs import ledger, registry, verdict
 from jobs.cadence import not_due_until
 from jobs.command import Job
 from jobs.errors import DataError, UsageError
@@ -64,6 +64,8 @@ def _train(job: Job, settings: Training, pinned: Pinned, parts: Parts) -> None:
 
     pipeline = job.pipeline
     assert pipeline is not None and job.interval is not None
+    days = (parts.training, parts.validation, parts.holdout)
+    verdict.require_passed(pipeline, *(verdict.behind(pipeline, each) for each in days))
     clock = _Clock()
     described = snapshot.describe(pipeline, pinned, parts)
     with tempfile.TemporaryDirectory(prefix="penstock-train-") as scratch:
@@ -116,6 +118,7 @@ def _tags(described: dict[str, object], parts: Parts, base_rate: float, run_id: 
     assert isinstance(tables, dict)
     return {
         "trained_from": str(parts.training.start),
+        "training_to": str(parts.training.last),
         "trained_through": str(parts.trained_through),
         "holdout_from": str(parts.holdout.start),
         "holdout_to": str(parts.holdout.last),

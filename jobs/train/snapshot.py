@@ -32,8 +32,7 @@ class Pinned:
             table = versions.load(pipeline, name)
             if table is None:
                 raise DataError(
-                    f"{pipeline.name} has no {name} yet, as declared now. "
-                    f"Run `penstock features {pipeline.name}` over the days to train on."
+                    f"{pipeline.name} has no {name} yet. Run `penstock features {pipeline.name}` over the days to train on."
                 )
             found[name] = table
         return cls(**found)

@@ -4,10 +4,10 @@
 BIN := .venv/bin
 UV := .penstock/bootstrap/bin/uv
 
-.PHONY: help setup setup-services lock up down demo check format test test-long bench-ingest clean
+.PHONY: help setup setup-services lock up down demo check format test test-long bench-ingest bench-features clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 setup: ## the environment from its locks, and the JVM's jars: minutes once, then nothing
 	@bin/setup
@@ -45,6 +45,9 @@ test-long: setup ## the tests that take minutes each: killed at every step, at r
 
 bench-ingest: setup-services ## what the ingest promises, measured on this machine: half an hour on two quiet cores
 	$(BIN)/python -m benchmarks.ingest
+
+bench-features: setup ## what the features promise, measured on this machine: half an hour on two quiet cores
+	$(BIN)/python -m benchmarks.features
 
 clean: ## stop the services, then delete the environment and all local data (the cache of jars stays)
 	@if [ -x $(BIN)/penstock ]; then $(BIN)/penstock down; fi

@@ -112,17 +112,29 @@ def day(bench: Bench) -> list[Figure]:
     """One day of sums, counts, means and exact distinct over 1, 7 and 30 days, against the seed example's plan and DuckDB."""
     history, pipeline, one = bench.sizes.sparse, sides.declared("day"), Interval(MEASURED, MEASURED + DAY)
 
-    def seed() -> None:
-        with history.lake():
-            sides.seed_plan(bench.spark, MEASURED, bench.scratch / "seed")
+    def seed(of: History) -> Callable[[], None]:
+        def run() -> None:
+            with of.lake():
+                if not sides.seed_plan(bench.spark, MEASURED, bench.scratch / "seed"):
+                    print("  The seed's plan did not end: it was stopped, and counts with what it had taken by then.", flush=True)
 
-    found = bench.contest({"ours": bench.ours(history, pipeline, one), "seed": seed, "DuckDB": bench.duckdb(history)})
+        return run
+
+    print("  The seed's side has no distinct: a window's collected set would take the square of the users' events in memory too.")
+    found = bench.contest(
+        {
+            "ours": bench.ours(history, pipeline, one),
+            "seed": seed(history),
+            "seed, even": seed(bench.sizes.even),
+            "DuckDB": bench.duckdb(history),
+        }
+    )
     bench.check(history, pipeline)
-    print("  The seed's side has no distinct: as a window's collected set it does not end in hours for the top user.")
     of_seed, of_duckdb = found["ours"] / found["seed"], found["ours"] / found["DuckDB"]
     return [
         Figure("CPU seconds for one day", found["ours"], "none", None),
         Figure("of the seed example's plan", of_seed, "at most 0.5", of_seed <= 0.5),
+        Figure("of the seed example's plan on the same events spread evenly", found["ours"] / found["seed, even"], "none", None),
         Figure("times DuckDB's CPU", of_duckdb, "at most 6", of_duckdb <= 6),
     ]
 

@@ -1,6 +1,7 @@
 """The ways to compute the features of a day that the benchmark compares: ours, the seed example's plan, DuckDB's query."""
 
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def ours(spark: "SparkSession", pipeline: Pipeline, interval: Interval, *, examp
     wanted = [output for output in planned.outputs if output.table not in ("labels", *(() if examples else ("examples",)))]
     try:
         for output in wanted:
-            write(output, pipeline.name, run_id="bench", inputs=inputs)
+            write(output, pipeline, run_id="bench", inputs=inputs)
     finally:
         planned.release()
 
@@ -86,8 +87,12 @@ def rows(pipeline: Pipeline, day: date) -> pa.Table:
     return lake.query(table, f"select {names} from t where event_date = date '{day}' order by \"user\"")
 
 
-def seed_plan(spark: "SparkSession", day: date, out: Path) -> None:
-    """The seed example's plan: for each event of the day, windows by range over the raw events of the days before."""
+def seed_plan(spark: "SparkSession", day: date, out: Path, *, limit: float = 300.0) -> bool:
+    """The seed example's plan: for each event of the day, windows by range over the raw events of the days before.
+
+    Spark adds each row's window up again, so users with many events take their square. It is stopped after `limit` seconds: then
+    it took at least the CPU until there. Returns whether it ended by itself.
+    """
     windows = ", ".join(
         f"count(*) over w{w} as sales_{w}, sum(amount) over w{w} as spent_{w}, avg(amount) over w{w} as mean_{w}"
         for w in (1, 7, 30)
@@ -102,7 +107,22 @@ def seed_plan(spark: "SparkSession", day: date, out: Path) -> None:
         f"every as (select user, event_date, {windows} from reach window {frames}) "
         f"select * from every where event_date = date '{day}'"
     )
-    found.write.format("delta").mode("overwrite").partitionBy("event_date").save(str(out))
+    stopped = threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        spark.sparkContext.cancelAllJobs()
+
+    timer = threading.Timer(limit, stop)
+    timer.start()
+    try:
+        found.write.format("delta").mode("overwrite").partitionBy("event_date").save(str(out))
+    except Exception:
+        if not stopped.is_set():
+            raise
+    finally:
+        timer.cancel()
+    return not stopped.is_set()
 
 
 def duckdb_rows(windows: tuple[timedelta, ...], day: date, out: Path) -> pa.Table:

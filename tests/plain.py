@@ -78,7 +78,11 @@ class Plain:
         for end in (midnight(first + DAY * number) for number in range((last - first).days + 2)):
             seen = [e for e in good if _visible(e, end) and e["event_time"] >= end - declared.within]
             for entity in {_fields(event, declared.entity) for event in seen}:
-                key = _text(entity[0]) if len(entity) == 1 else json.dumps(entity, separators=(",", ":"), ensure_ascii=False)
+                key = (
+                    _text(entity[0])
+                    if len(entity) == 1
+                    else json.dumps([_text(value) for value in entity], separators=(",", ":"), ensure_ascii=False)
+                )
                 row = dict(zip(declared.entity, entity, strict=True)) | dict.fromkeys(PLACE)
                 found.append(row | {"key": key, "as_of": end + self.pipeline.lateness})
         return found
@@ -103,7 +107,9 @@ class Plain:
         found = {
             feature_set.column(a, w): self._figure(a, inside[w]) for w in feature_set.windows for a in feature_set.aggregates
         }
-        return found | {f"{feature_set.name}_{one.name}": self._value(one.sql, found) for one in feature_set.derived}
+        for one in feature_set.derived:
+            found[f"{feature_set.name}_{one.name}"] = self._value(one.sql, found)
+        return found
 
     def _figure(self, aggregate: Aggregate, events: list[Row]) -> Any:
         chosen = sorted(

@@ -3,16 +3,23 @@
 `WIDE` has windows of hours, lookups and tiles; `EXACT` goes by each example's own moment; in `DAILY` an entity on a day is one.
 """
 
+import math
 import random
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Any
 
+import plain
 import pyarrow as pa
+from plain import Plain
 from small_history import ORDERS, RATES, VISITS, at
 
-from jobs import lake
+from jobs import lake, versions
+from jobs.command import Job
+from jobs.features import stage
+from jobs.interval import Interval
 from pipelines.declare import (
     Aggregate,
     Column,
@@ -239,6 +246,54 @@ def write_items(rows: list[dict[str, Any]]) -> None:
     lake.replace(lake.uri("reference", "items"), pa.Table.from_pylist(rows, schema=schema), where="true", partition_by=[])
 
 
-def moment(text: str) -> datetime:
-    """`at`, without its zone, as the reference has instants."""
-    return at(text).replace(tzinfo=None)
+def compute(pipeline: Pipeline, first: date, last: date, *, force: bool = True, chunk_days: int = 31) -> dict[str, Any]:
+    """Run the stage. Returns its part of the run report."""
+    options = Namespace(json=True, force=force, chunk_days=chunk_days)
+    job = Job(command="features", options=options, run_id="test", pipeline=pipeline, interval=Interval.inclusive(first, last))
+    stage.run(job)
+    return job.report
+
+
+def found(pipeline: Pipeline) -> dict[str, list[dict[str, Any]]]:
+    """What the pipeline's tables hold: the sets by their own names, examples, labels."""
+    daily = {f"features_{s.name}": s.name for s in pipeline.features if s.accuracy == "day"}
+    return {name: _rows(pipeline, table) for table, name in {**daily, "examples": "examples", "labels": "labels"}.items()}
+
+
+def _rows(pipeline: Pipeline, table: str) -> list[dict[str, Any]]:
+    handle = lake.load(versions.uri(pipeline, table))
+    assert handle is not None, table
+    rows = lake.query(handle, "select * from t").to_pylist()
+    return [{k: v.replace(tzinfo=None) if isinstance(v, datetime) else v for k, v in row.items()} for row in rows]
+
+
+def expected(told: Plain, first: date, last: date) -> dict[str, list[dict[str, Any]]]:
+    """The same by the reference."""
+    every = plain.days(first, last)
+    daily = [s for s in told.pipeline.features if s.accuracy == "day"]
+    sets = {s.name: [row for day in every for row in told.features(s, day)] for s in daily}
+    rest = {"examples": [row for day in every for row in told.examples(day)]}
+    return sets | rest | {"labels": [row for day in every for row in told.labels(day)]}
+
+
+def assert_same(mine: dict[str, list[dict[str, Any]]], theirs: dict[str, list[dict[str, Any]]]) -> None:
+    """The same rows, cell by cell; of a standard deviation the last digits may differ, as its root is of a quotient."""
+    assert mine.keys() == theirs.keys()
+    for table, rows in mine.items():
+        ours, others = _in_order(rows), _in_order(theirs[table])
+        assert [key for key, _ in ours] == [key for key, _ in others], table
+        for (key, own), (_, other) in zip(ours, others, strict=True):
+            assert own.keys() == other.keys(), (table, set(own) ^ set(other))
+            wrong = {name: (own[name], other[name]) for name in own if not _alike(name, own[name], other[name])}
+            assert not wrong, f"{table} {key}, ours and the reference: {wrong}"
+
+
+def _in_order(rows: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    names = ("event_date", "as_of", "key", "user", "shop", "kafka_partition", "kafka_offset")
+    return sorted(((str([row.get(name) for name in names]), row) for row in rows), key=lambda one: one[0])
+
+
+def _alike(name: str, one: Any, other: Any) -> bool:
+    if "_spread" in name and one is not None and other is not None:
+        return math.isclose(one, other, rel_tol=1e-9)
+    return bool(one == other)

@@ -1,0 +1,171 @@
+"""Every aggregate, clock, spine and label by the engine against the reference in plain Python, on random histories full of edges."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import plain
+import pytest
+import small_wide
+from plain import Plain
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
+from small_history import ORDERS, VISITS, at, event, random_history, write, write_all
+from small_wide import DAILY, EXACT, MEANINGS, WIDE, assert_same, compute, expected, found
+
+from jobs import batches
+from pipelines.declare import Aggregate, FeatureSet, Pipeline, days, hours
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+BEGIN, FIRST, LAST, END = date(2020, 1, 6), date(2020, 1, 15), date(2020, 1, 18), date(2020, 1, 22)
+MIDNIGHT = at("2020-01-19")
+"""The end of the last day."""
+
+
+@pytest.fixture(autouse=True)
+def own_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A lake for each test."""
+    monkeypatch.setenv("PENSTOCK_LAKE", str(tmp_path))
+    yield tmp_path
+
+
+def told(spark: SparkSession, pipeline: Pipeline, history: dict[str, list[dict[str, Any]]], items: Any) -> Plain:
+    """The reference, with Spark's hashes of the labels' keys and moments."""
+    asked: list[tuple[str, int]] = []
+    first = Plain(pipeline, history, MEANINGS, tables={"items": items}, hashed=lambda *pair: asked.append(pair) or 0)
+    expected(first, FIRST, LAST)
+    pairs = spark.createDataFrame(asked or [("", 0)], ["key", "micros"]).distinct()
+    hashes = {(row[0], row[1]): row[2] for row in pairs.select("key", "micros", fn.xxhash64("key", "micros")).collect()}
+    return Plain(pipeline, history, MEANINGS, tables={"items": items}, hashed=lambda *pair: hashes[pair])
+
+
+def edges() -> list[dict[str, Any]]:
+    """Orders at the edges of the windows that end with the last day, on both clocks, each of a user of its own."""
+    micro, found = timedelta(microseconds=1), []
+    for name, window in {"0h": hours(0), "6h": hours(6), "36h": hours(36), "3d": days(3)}.items():
+        for side, moment in {"at": MIDNIGHT - window, "before": MIDNIGHT - window - micro}.items():
+            for clock, known in {"soon": moment, "at T": MIDNIGHT, "just": MIDNIGHT - micro}.items():
+                fields = {"order_id": f"edge {name} {side} {clock}", "user": f"{name} {side} {clock}", "amount": 7, "shop": 1}
+                number = 900_000 + len(found)
+                found.append(event(ORDERS, fields | {"ordered_at": moment}, known=known, offset=number))
+    return found
+
+
+@pytest.mark.parametrize("pipeline", [WIDE, EXACT, DAILY], ids=lambda one: one.name)
+def test_every_aggregate(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Rows 12, 15, 16 and 17 of the cases: repeats, late news, ties and window edges, as the reference in plain Python has them.
+
+    First without the news that came late, day by day and then as a range in chunks, then with them: the days are stale until they
+    are computed again.
+    """
+    history = random_history(11, BEGIN, END)
+    if pipeline is WIDE:
+        history["orders"] += edges()
+    items = small_wide.random_items(11, BEGIN, END)
+    small_wide.write_items(items)
+    draw = random.Random(12)
+    early = {name: [row for row in rows if draw.random() < 0.9] for name, rows in history.items()}
+    write_all(early, pipeline)
+    compute(pipeline, FIRST, FIRST)
+    before = told(spark, pipeline, early, items)
+    assert_same(found(pipeline), expected(before, FIRST, FIRST))
+    compute(pipeline, FIRST, LAST, chunk_days=3)
+    one = expected(before, FIRST, LAST)
+    assert all(one.values())
+    assert_same(found(pipeline), one)
+    write_all(history, pipeline)
+    compute(pipeline, FIRST, LAST)
+    assert_same(found(pipeline), expected(told(spark, pipeline, history, items), FIRST, LAST))
+
+
+def test_edges_by_hand() -> None:
+    """Row 17 of the cases: the reference itself, at the window's edges, on both clocks."""
+    reference = Plain(WIDE, {"orders": edges(), "visits": [], "rates": []}, MEANINGS, tables={"items": []})
+    rows = {row["user"]: tuple(row[f"all_orders_{w}"] for w in ("6h", "36h", "3d")) for row in reference.features(WIDE.features[0], LAST)}
+    visible = {
+        ("0h", "before"): (1, 1, 1),
+        ("6h", "at"): (1, 1, 1),
+        ("6h", "before"): (0, 1, 1),
+        ("36h", "at"): (0, 1, 1),
+        ("36h", "before"): (0, 0, 1),
+        ("3d", "at"): (0, 0, 1),
+    }
+    assert rows == {f"{name} {side} {clock}": counts for (name, side), counts in visible.items() for clock in ("soon", "just")}
+
+
+def test_closed_windows_are_those_of_the_seed_example(spark: SparkSession) -> None:
+    """Accuracy `event` with closed edges, row for row as Spark's own `rangeBetween(-30 * 86400, 0)` has it, ties in a second too."""
+    window, draw = days(30), random.Random(5)
+    orders = []
+    for number in range(400):
+        when = at("2020-01-01") + timedelta(seconds=draw.choice([86400 * draw.randrange(45), draw.randrange(45 * 86400)]))
+        fields = {"order_id": f"o{number}", "user": draw.choice(["ann", "bob", "cleo"]), "amount": draw.randrange(100)}
+        orders.append(event(ORDERS, fields | {"ordered_at": when}, known=when, offset=number))
+    sets = tuple(
+        FeatureSet(
+            name=name, source=ORDERS, entity=("user",), windows=(window,), aggregates=small_wide.EVERY[0:3:2], accuracy="event",
+            closed=True, own_event=own,
+        )
+        for name, own in {"closed": True, "others": False}.items()
+    )  # fmt: skip
+    pipeline = replace(EXACT, name="seed", features=sets, dimensions=())
+    write(ORDERS, orders)
+    compute(pipeline, date(2020, 2, 5), date(2020, 2, 14))
+    sql = (
+        "select order_id as key, count(*) over w as orders, sum(amount) over w as spent, amount as own "
+        f"from (select * from delta.`{batches.events_uri(ORDERS)}`) "
+        "window w as (partition by user order by unix_seconds(event_time) range between 30 * 86400 preceding and current row) "
+        "order by key"
+    )
+    theirs = {row["key"]: (row["orders"], row["spent"], row["orders"] - 1, row["spent"] - row["own"]) for row in spark.sql(sql).collect()}
+    names = ("closed_orders_30d", "closed_spent_30d", "others_orders_30d", "others_spent_30d")
+    mine = {row["key"]: tuple(row[name] for name in names) for row in found(pipeline)["examples"]}
+    assert len(mine) > 50
+    assert mine == {key: tuple(map(float, theirs[key])) for key in mine}
+    assert len({row["as_of"] for row in found(pipeline)["examples"]}) < len(mine), "no two orders in one second"
+
+
+def test_hot_keys_and_sketches() -> None:
+    """One user with nearly all events: exact counts, a sketch within 5 percent, and the same with tiles and in any order."""
+    draw = random.Random(8)
+    orders = []
+    for number in range(12_000):
+        when = at("2020-01-10") + timedelta(seconds=draw.randrange(9 * 86400))
+        user = "hot" if number % 100 else f"cold{number % 700}"
+        fields = {"order_id": f"o{number}", "visit_id": f"v{number % 10_101}", "user": user, "amount": number % 7}
+        orders.append(event(ORDERS, fields | {"ordered_at": when}, known=when, offset=number))
+    aggregates = (
+        Aggregate("orders", "count"),
+        Aggregate("visits", "distinct", "visit_id"),
+        Aggregate("about", "approx_distinct", "visit_id"),
+        Aggregate("spread", "stddev", "amount"),
+    )
+    one = FeatureSet(name="one", source=ORDERS, entity=("user",), windows=(days(9), days(2)), aggregates=aggregates)
+    pipeline = replace(EXACT, name="hot", features=(one, replace(one, name="two", tiles=True)), dimensions=())
+    write(ORDERS, orders)
+    compute(pipeline, LAST - timedelta(days=1), LAST)
+    first = found(pipeline)
+    reference = Plain(pipeline, {"orders": orders}, MEANINGS)
+    rows = {row["user"]: row for row in first["one"] if row["event_date"] == LAST}
+    exact = {row["user"]: row for row in reference.features(one, LAST)}
+    assert rows.keys() == exact.keys()
+    for user, row in rows.items():
+        for window in ("9d", "2d"):
+            for name in ("orders", "visits"):
+                assert row[f"one_{name}_{window}"] == exact[user][f"one_{name}_{window}"]
+            assert row[f"one_about_{window}"] == pytest.approx(exact[user][f"one_about_{window}"], rel=0.05)
+    assert rows["hot"]["one_visits_9d"] > 9_000
+    renamed = [{name.replace("two_", "one_"): value for name, value in row.items()} for row in first["two"]]
+    assert_same({"one": first["one"]}, {"one": renamed})
+    # In another order, and day by day.
+    draw.shuffle(orders)
+    write(ORDERS, orders)
+    compute(pipeline, LAST, LAST)
+    assert_same(found(pipeline), first)
+
+
+assert plain.DAY == timedelta(days=1) and VISITS and datetime

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from jobs import lake
+from jobs import lake, store
 from jobs.errors import RetryError, UsageError
 from jobs.interval import DAY, Interval, midnight
 from pipelines.declare import Pipeline, Source, Table
@@ -133,7 +133,7 @@ def require_closed(pipeline: Pipeline, interval: Interval) -> None:
 
 def snapshot(pipeline: Pipeline) -> dict[str, Any]:
     """For each source of the pipeline the events table's version as it stands, to read all from the same one, and each snapshot
-    table's. One of plain Parquet has none: it counts as 0.
+    table's. One of plain Parquet has none: what its files are called, how large and how old they are stands for it.
 
     Raises RetryError for a source without events, UsageError for a table that isn't there.
     """
@@ -144,8 +144,9 @@ def snapshot(pipeline: Pipeline) -> dict[str, Any]:
             raise RetryError(f"{source.name} has no events yet. Run `penstock ingest {pipeline.name}` first.")
         found[source.name] = table.version()
     for declared in pipeline.tables:
-        found[declared.name] = 0
-        if declared.format == "delta":
+        if declared.format == "parquet":
+            found[declared.name] = store.state(table_uri(declared))
+        else:
             table = lake.load(table_uri(declared))
             if table is None:
                 raise UsageError(

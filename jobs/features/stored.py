@@ -2,11 +2,12 @@
 
 `tiles_<set>` is partitioned by `known_date`, the day on which its events were known to have happened: the later of the day they
 happened and the day they were known. `kind` tells a day's rows apart: sums and states, each different value that is counted, and
-one row that says that the day was looked at, so that a day without arrivals is there too.
+one row that says at which version of the events the day was looked at (`events_version`), so that a day without arrivals is there
+too.
 
-A day's tiles hold at a version of the events when no commit between it and the version that they were made of (`events_version`)
-has rows that would change them: rows known by that day, of the days that its arrivals and their repeats can be of. What doesn't
-hold is made again: that is work, never a result.
+A day's tiles hold at a version of the events when no commit between it and the version that they were made of has rows that would
+change them: rows known by that day, of the days that its arrivals and their repeats can be of. What doesn't hold is made again:
+that is work, never a result.
 """
 
 import logging
@@ -89,20 +90,17 @@ class Stored:
         """The days whose tiles are not there, or don't hold at the wanted version."""
         if table is None:
             return list(wanted.days())
-        files = pa.table(table.get_add_actions(flatten=True))
-        made: dict[date, set[int]] = {}
-        if files.num_rows:
-            columns = ("partition.known_date", "min.events_version", "max.events_version")
-            for file in files.select(columns).to_pylist():
-                day = file["partition.known_date"]
-                made.setdefault(day, set()).update((file["min.events_version"], file["max.events_version"]))
-        here = {day: made[day] for day in wanted.days() if day in made}
-        oldest = min((version for found in here.values() for version in found), default=self.version)
-        changes = stale.changes(self.source, min(oldest, self.version))
+        looked = lake.query(
+            table,
+            f"select known_date, events_version from t where kind = {LOOKED} "
+            f"and known_date >= date '{wanted.start}' and known_date < date '{wanted.end}'",
+        )
+        here: dict[date, int] = {row["known_date"]: row["events_version"] for row in looked.to_pylist()}
+        changes = stale.changes(self.source, min((self.version, *here.values())))
         return [day for day in wanted.days() if day not in here or not self._holds(day, here[day], changes)]
 
-    def _holds(self, day: date, made: set[int], changes: Iterable[Change]) -> bool:
-        first, last = min(*made, self.version), max(*made, self.version)
+    def _holds(self, day: date, made: int, changes: Iterable[Change]) -> bool:
+        first, last = sorted((made, self.version))
         around = self.source.repeats_within
         span = Interval(self._earliest(day) - around, day + DAY + around)
         return not any(
@@ -128,9 +126,11 @@ class Stored:
             each = frame.select(*keys, fn.lit(number).alias("kind"), fn.col("value").alias(stem)).distinct()
             rows = rows.unionByName(each, allowMissingColumns=True)
         looked = self.spark.range(epoch(days.start), epoch(days.end)).select(
-            fn.date_from_unix_date(fn.col("id").cast("int")).alias("known_date"), fn.lit(LOOKED).alias("kind")
+            fn.date_from_unix_date(fn.col("id").cast("int")).alias("known_date"),
+            fn.lit(LOOKED).alias("kind"),
+            fn.lit(self.version).cast("long").alias("events_version"),
         )
-        rows = rows.unionByName(looked, allowMissingColumns=True).withColumn("events_version", fn.lit(self.version).cast("long"))
+        rows = rows.unionByName(looked, allowMissingColumns=True)
         output = tables.Output(table=self._name, frame=rows, partition="known_date", days=days, order=("kind", *entity))
         tables.write(output, self.pipeline, run_id=self._name, inputs={self.source.name: self.version})
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from jobs import lake, versions
 from jobs.errors import RetryError, UsageError
@@ -53,10 +54,9 @@ def write(output: Output, pipeline: Pipeline, *, run_id: str, inputs: Mapping[st
     Raises RetryError where a neighbour wrote one of the days at the same time, UsageError where the table of this declaration has
     other columns than the frame.
     """
-    uri = versions.uri(pipeline, output.table)
-    before = lake.load(uri)
-    if before is not None:
-        _same_columns(uri, before, output.frame)
+    before = _made(output, pipeline)
+    uri = before.table_uri
+    _same_columns(uri, before, output.frame)
     note = json.dumps({"run_id": run_id, "inputs": inputs, "days": str(output.days)}, sort_keys=True)
     # The hint spreads by day: a small day is one file, and adaptive execution joins small days' tasks and splits large days.
     spread = output.frame.hint("rebalance", output.partition).sortWithinPartitions(output.partition, *output.order)
@@ -66,8 +66,6 @@ def write(output: Output, pipeline: Pipeline, *, run_id: str, inputs: Mapping[st
         .partitionBy(output.partition)
         .option("replaceWhere", f"{output.partition} >= '{output.days.start}' AND {output.partition} < '{output.days.end}'")
         .option("userMetadata", note)
-        # They take effect where the table is made.
-        .options(**lake.settings(output.frame.columns), **versions.properties(pipeline, output.table))
     )
     try:
         writer.save(uri)
@@ -75,7 +73,21 @@ def write(output: Output, pipeline: Pipeline, *, run_id: str, inputs: Mapping[st
         if "io.delta.exceptions" in str(failure) or "DELTA_CONCURRENT" in str(failure):
             raise RetryError(f"another run wrote {uri}, {output.days}, at the same time. Run this one again.") from failure
         raise
-    return _written(uri, output, note, after=-1 if before is None else before.version())
+    return _written(uri, output, note, after=before.version())
+
+
+def _made(output: Output, pipeline: Pipeline) -> DeltaTable:
+    """The table of this declaration, made where it was not there: Spark's writer drops properties that are not Delta's own."""
+    settings = lake.settings(output.frame.columns) | versions.properties(pipeline, output.table)
+    while True:
+        uri = versions.uri(pipeline, output.table)
+        found = lake.load(uri)
+        # A neighbour with another declaration may take a free name first; then there is a next one.
+        if found is not None and versions.declaration_of(found) == versions.digest(pipeline, output.table):
+            return found
+        lake.create(
+            uri, to_arrow_schema(output.frame.schema, timezone="UTC"), partition_by=[output.partition], configuration=settings
+        )
 
 
 def physical(frame: DataFrame) -> str:

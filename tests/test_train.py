@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pytest
 from small_training import NIGHTS, PARTS, full, job, prepare, rides
 
-from jobs import lake, ledger, registry
+from jobs import lake, ledger, registry, versions
 from jobs.errors import DataError, RetryError, UsageError
 from jobs.interval import Interval
 from jobs.train import sources, stage
@@ -173,6 +174,43 @@ def test_what_is_alike_for_a_whole_day_weighs_less() -> None:
     )
     assert weights_of_numbers(numbers, days, 0.0) == (1, 1, 1)
     assert weights_of_numbers(numbers, np.zeros(1000, dtype=np.int64), 0.5) == (1, 1, 1)
+
+
+def test_sampled_negatives_weigh_as_much_as_they_stand_for(tmp_path: Path) -> None:
+    """Half of the negatives are left out of the training days, the others count twice; what is judged is everything."""
+    from deltalake import DeltaTable
+    from torch import device
+
+    from jobs.train.fit import _loss
+    from jobs.train.network import Network
+    from jobs.train.process_group import Group
+    from jobs.train.stream import Part
+
+    pipeline = rides("sampled", full())
+    uri = versions.uri(pipeline, "labels")
+    kept = "case when label = 1 then 1.0 when right(key, 1) in ('0', '2', '4', '6') then 2.0 else 0.0 end"
+    DeltaTable(uri).update({"weight": kept})
+    prepared = prepare(pipeline, tmp_path)
+    table = lake.load(uri)
+    assert table is not None
+    days_of = "mature_date >= date '2024-03-10' and mature_date < date '2024-03-24'"
+    (total,) = lake.query(
+        table,
+        "select count(*) as rows, sum(weight) as weight, sum(case when label = 1 then weight else 0 end) as positive "
+        f"from t where weight > 0 and {days_of}",
+    ).to_pylist()
+    assert prepared.rows == {"training": total["rows"], "validation": 7, "holdout": 40} and total["rows"] < 14 * 8
+    assert prepared.plan.base_rate == pytest.approx(total["positive"] / total["weight"])
+    part = Part(tmp_path / "training.parquet")
+    batch = part.groups(range(len(part.rows)))
+    assert batch.weights.mean() == pytest.approx(1) and len(np.unique(batch.weights)) == 2
+    judged = Part(tmp_path / "holdout.parquet")
+    assert set(judged.groups(range(len(judged.rows))).weights) == {1.0}
+    # To count twice is to be there twice.
+    alone, twice = batch.take(np.array([0])), batch.take(np.array([0, 0]))
+    group, network = Group(rank=0, ranks=1, device=device("cpu")), Network(prepared.plan).eval()
+    weighed = replace(alone, weights=alone.weights * 2)
+    assert float(_loss(network, weighed, group)) == pytest.approx(float(_loss(network, twice, group)))
 
 
 # What was trained on.

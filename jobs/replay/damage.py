@@ -10,22 +10,23 @@ from jobs.replay.history import History
 from pipelines.declare import Source
 
 
-def damaged(history: History, every: int) -> tuple[History, int]:
+def damaged(history: History, every: int, *, after: int = 0) -> tuple[History, int]:
     """The history with a damaged copy after every so many records, known at the same time, and how many those are.
 
-    0 damages nothing.
+    0 damages nothing. `after` is how many records of the topic come before these, so that a part of a history is damaged in its
+    own places.
     """
     if not every:
         return history, 0
     keys, values, times = [], [], []
     broken = 0
-    for number, (key, value, time) in enumerate(zip(history.keys, history.values, history.times, strict=True), start=1):
+    for number, (key, value, time) in enumerate(zip(history.keys, history.values, history.times, strict=True), start=after + 1):
         keys.append(key)
         values.append(value)
         times.append(time)
         if number % every == 0:
             keys.append(key)
-            values.append(_damage(history.source, value, broken))
+            values.append(_damage(history.source, value, number // every - 1))
             times.append(time)
             broken += 1
     return replace(history, keys=keys, values=values, times=times), broken

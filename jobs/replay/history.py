@@ -1,5 +1,6 @@
 """A topic's history, ready to be sent: keys, values and known times, in order of known time."""
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,9 +70,11 @@ def _json(column: pa.ChunkedArray) -> pa.ChunkedArray:
         text = pc.strftime(column.cast(pa.timestamp("s", tz="UTC")), "%Y-%m-%dT%H:%M:%SZ")
         text = pc.binary_join_element_wise('"', text, '"', "")
     elif pa.types.is_string(column.type):
-        # The data set has no text that JSON would have to escape.
-        assert not pc.any(pc.match_substring_regex(column, r'["\\\x00-\x1f]')).as_py()
-        text = pc.binary_join_element_wise('"', column, '"', "")
+        if pc.any(pc.match_substring_regex(column, r'["\\\x00-\x1f]')).as_py():
+            texts = (None if value is None else json.dumps(value, ensure_ascii=False) for value in column.to_pylist())
+            text = pa.chunked_array([pa.array(texts, pa.string())])
+        else:
+            text = pc.binary_join_element_wise('"', column, '"', "")
     else:
         text = column.cast(pa.string())
     return pc.fill_null(text, "null")

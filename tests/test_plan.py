@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from small_history import ORDERS, PIPELINE, VISITS, at, write
 
-from jobs import batches, champion, lake, ledger, needs, versions
+from jobs import batches, champion, lake, ledger, needs, verdict, versions
 from jobs.champion import Decision
 from jobs.command import Job
 from jobs.interval import DAY, Interval, midnight
 from jobs.plan import stage
-from pipelines.declare import Pipeline, Training, days, hours
+from pipelines.declare import Expectation, Pipeline, Training, days, hours
 
 FIRST = date(2020, 1, 10)
 SHORT = replace(PIPELINE, training=Training(every=days(4), days=days(3), validation=days(1), holdout=days(1)))
@@ -110,7 +110,7 @@ def told(report: dict[str, Any], name: str) -> list[tuple[int, int, str, list[st
 def test_an_empty_lake_has_everything_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_LAKE", str(tmp_path / "empty"))
     report = plan(10, 12)
-    why = [f"open: {source.name} was read up to nothing" for source in SHORT.sources]
+    why = ["open: visits, orders, rates read up to nothing"]
     assert told(report, "ingest") == [(10, 12, "waiting", why)]
     assert told(report, "features") == [(10, 12, "waiting", ["never computed", "the day is open"])]
     assert told(report, "train") == [(12, 12, "waiting", ["there are no examples yet"])]
@@ -126,7 +126,7 @@ def test_days_that_stand_alike_are_one_line() -> None:
     report = plan(9, 30)
     assert told(report, "ingest") == [
         (9, 29, "done", []),
-        (30, 30, "waiting", [f"open: {source.name} was read up to 2020-01-30 03:00" for source in SHORT.sources]),
+        (30, 30, "waiting", ["open: visits, orders, rates read up to 2020-01-30 03:00"]),
     ]
     assert told(report, "features") == [
         (9, 9, "missing", ["never computed"]),
@@ -214,6 +214,46 @@ def test_training_decision_and_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"code: {before}, now new" in told(plan(20, 20), "score")[0][3]
 
 
+def test_days_that_the_stages_refuse_wait() -> None:
+    compute(10, 11)
+    note("train", 20)
+    decide(1)
+    row: dict[str, Any] = dict.fromkeys(batches.RANGES.names)
+    row |= {"kind": "ingest", "batch": "ab12", "version": 0, "topic": "visits", "topic_epoch": 0, "kafka_partition": 0}
+    row |= {"start_offset": 0, "end_offset": 9, "counts": "[]", "spans": [], "good": 0, "dead": 9}
+    row["dead_counts"] = json.dumps([["2020-01-13", "not JSON", 9]])
+    lake.append(batches.ranges_uri(VISITS), pa.Table.from_pylist([row], schema=batches.RANGES))
+    expected = Expectation(volume=(0.5, 2.0))
+    strict = replace(SHORT, expectations=(expected,))
+    breach = verdict.Row(
+        day=january(11),
+        table="examples",
+        column=None,
+        rule="volume",
+        limit=verdict.limit(expected),
+        value=9.0,
+        verdict=verdict.FAILS,
+        message="nine times as many",
+        inputs="{}",
+        run_id="r",
+        recorded_at=at("2020-01-12"),
+    )
+    verdict.replace(strict, Interval(january(11), january(12)), [breach])
+    report = plan(10, 13, strict)
+    broken = "an expectation is broken: see `penstock quality show`"
+    assert told(report, "features") == [
+        (10, 10, "done", []),
+        (11, 11, "done", [broken]),
+        (12, 12, "missing", ["never computed"]),
+        (13, 13, "waiting", ["never computed", "too many dead letters of visits"]),
+    ]
+    assert told(report, "score") == [
+        (10, 10, "missing", ["never scored"]),
+        (11, 11, "waiting", [broken]),
+        (12, 13, "waiting", ["for the features"]),
+    ]
+
+
 def test_the_table_fits_its_width_and_says_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     compute(10, 14, seconds=200.0)
     plan(10, 20, as_json=False)
@@ -225,7 +265,8 @@ def test_the_table_fits_its_width_and_says_the_time(capsys: pytest.CaptureFixtur
     assert max(map(len, (out + lacking).splitlines())) <= stage.WIDTH
     assert "2020-01-15 to 2020-01-20  features  missing              0     1,200  never computed" in out
     assert "features_user                                          50 rows of 5 days in features_user" in out
-    assert out.endswith("\nabout 1,200 s in all\n") and "about 4,200 s in all; train not counted: never done yet" in lacking
+    assert out.endswith("\nto do: about 1,200 s\n")
+    assert lacking.endswith("\nto do: about 4,200 s, and ingest, train, promote, of which the ledger has no time yet\n")
     assert "and 8 more as declared now" in " ".join(lacking.split())
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from jobs import batches, champion, ledger, needs, parts, reach, versions
+from jobs import batches, champion, ledger, letters, needs, parts, reach, verdict, versions
 from jobs.cadence import not_due_until
 from jobs.errors import DataError
 from jobs.interval import DAY, Interval
@@ -21,6 +21,7 @@ from jobs.ledger import Recorded
 from pipelines.declare import Pipeline
 
 State = Literal["done", "missing", "stale", "waiting"]
+BROKEN = "an expectation is broken: see `penstock quality show`"
 Entries = list[tuple[str, date, Recorded]]
 
 
@@ -74,23 +75,37 @@ def _ingest(pipeline: Pipeline, interval: Interval) -> list[Cell]:
     found = []
     for day in interval.days():
         closing = batches.closes_at(pipeline, day)
-        behind = [name for name, moment in moments.items() if moment is None or moment < closing]
-        why = tuple(
-            f"open: {name} was read up to {f'{moments[name]:%Y-%m-%d %H:%M}' if moments[name] else 'nothing'}" for name in behind
-        )
+        behind: dict[str, list[str]] = defaultdict(list)
+        for name, moment in moments.items():
+            if moment is None or moment < closing:
+                behind[f"{moment:%Y-%m-%d %H:%M}" if moment else "nothing"].append(name)
+        why = tuple(f"open: {', '.join(names)} read up to {moment}" for moment, names in behind.items())
         found.append(Cell(stage="ingest", day=day, state="waiting" if why else "done", why=why, rows=known[day], to_do=bool(why)))
     return found
 
 
 def _features(pipeline: Pipeline, interval: Interval, opened: set[date]) -> Iterator[Cell]:
+    letters_of: dict[date, list[str]] = defaultdict(list)
+    for source in pipeline.sources:
+        for known in letters.over_limit(source, interval.days()):
+            letters_of[known.day].append(source.name)
+    broken = {row.day for row in verdict.breaches(pipeline, interval)}
     for one in needs.features(pipeline, interval):
-        state: State = "waiting" if one.state != "done" and one.day in opened else one.state
-        why = (*one.why, "the day is open") if state == "waiting" else one.why
+        state: State = one.state
+        why = list(one.why)
+        if state != "done" and one.day in opened:
+            state = "waiting"
+            why.append("the day is open")
+        elif state != "done" and one.day in letters_of:
+            state = "waiting"
+            why.append(f"too many dead letters of {', '.join(letters_of[one.day])}")
+        elif state == "done" and one.day in broken:
+            why.append(BROKEN)
         yield Cell(
             stage="features",
             day=one.day,
             state=state,
-            why=why,
+            why=tuple(why),
             rows=one.rows,
             changed=one.changed,
             to_do=state != "done",
@@ -143,6 +158,8 @@ def _score(pipeline: Pipeline, entries: Entries, computed: list[Cell]) -> Iterat
         why: list[str] = []
         if not champions:
             state, why = "waiting", ["there is no champion yet"]
+        elif BROKEN in cell.why:
+            state, why = "waiting", [BROKEN]
         elif entry is None:
             state, why = ("missing", ["never scored"]) if cell.state == "done" else ("waiting", ["for the features"])
         else:

@@ -26,6 +26,8 @@ class Line:
     state: str
     why: tuple[str, ...]
     rows: int | None
+    to_do: bool
+    """Whether a run over the days would do it, now or when it need not wait any more."""
     changed: int
     """The most rows that made one of the days stale."""
     seconds: float | None
@@ -81,6 +83,7 @@ def lines(found: Iterable[Cell], took: dict[str, float]) -> list[Line]:
                 state=state,
                 why=why,
                 rows=sum(rows) if rows else None,
+                to_do=to_do,
                 changed=max(cell.changed for cell in group),
                 seconds=round(took[stage] * len(group), 1) if to_do and stage in took else None,
             )
@@ -117,7 +120,9 @@ def _tables(pipeline: Pipeline, interval: Interval) -> dict[str, dict[str, Any]]
 
 
 def _in_all(found: list[Line]) -> str:
-    known = sum(line.seconds for line in found if line.seconds is not None)
-    unknown = sorted({line.stage for line in found if line.seconds is None and line.state in ("missing", "stale")})
-    said = f"about {known:,.0f} s in all" if known else "no time is known" if unknown else "nothing to do"
-    return said + (f"; {', '.join(unknown)} not counted: never done yet" if unknown and known else "")
+    to_do = [line for line in found if line.to_do]
+    if not to_do:
+        return "nothing to do"
+    unknown = ", ".join(dict.fromkeys(line.stage for line in to_do if line.seconds is None))
+    seconds_of = sum(line.seconds or 0.0 for line in to_do)
+    return f"to do: about {seconds_of:,.0f} s" + (f", and {unknown}, of which the ledger has no time yet" if unknown else "")

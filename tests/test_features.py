@@ -36,7 +36,7 @@ def compute(first: date, last: date, pipeline: Any = PIPELINE, *, force: bool = 
     """Run the stage. Returns its part of the run report."""
     job = Job(
         command="features",
-        options=Namespace(json=True, force=force, chunk_days=chunk_days),
+        options=Namespace(json=True, force=force, chunk_days=chunk_days, preview=None),
         run_id="test",
         pipeline=pipeline,
         interval=Interval.inclusive(first, last),

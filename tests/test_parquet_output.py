@@ -159,12 +159,13 @@ def test_an_erasure_reaches_the_plain_files() -> None:
 def test_the_stage_writes_what_the_table_holds(own_lake: Path) -> None:
     """Asked for from the start, asked for later, and a day that becomes empty."""
     write_all(small_history.random_history(3, date(2020, 1, 1), date(2020, 1, 20)))
-    late = replace(PIPELINE, features=(replace(PIPELINE.features[0], parquet=True), PIPELINE.features[1]))
-    both = replace(PIPELINE, features=tuple(replace(one, parquet=True) for one in PIPELINE.features))
+    small = replace(PIPELINE, dimensions=())
+    late = replace(small, features=(replace(PIPELINE.features[0], parquet=True), PIPELINE.features[1]))
+    both = replace(small, features=tuple(replace(one, parquet=True) for one in PIPELINE.features))
 
     def compute(pipeline: Any, first: date, last: date, *, force: bool = False) -> dict[str, Any]:
         days = Interval.inclusive(first, last)
-        options = Namespace(json=True, force=force, chunk_days=30)
+        options = Namespace(json=True, force=force, chunk_days=30, preview=None)
         job = Job(command="features", options=options, run_id="test", pipeline=pipeline, interval=days)
         stage.run(job)
         return job.report

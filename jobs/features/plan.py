@@ -48,11 +48,13 @@ def plan(spark: SparkSession, pipeline: Pipeline, interval: Interval, versions: 
 
     Little is computed before the first write. Raises UsageError for expressions that don't hold.
     """
-    return _Planning(spark, pipeline, interval, versions).plan()
+    return Planning(spark, pipeline, interval, versions).plan()
 
 
 @dataclass(slots=True)
-class _Planning:
+class Planning:
+    """How the frames of a run are declared."""
+
     spark: SparkSession
     pipeline: Pipeline
     interval: Interval
@@ -62,6 +64,7 @@ class _Planning:
     kept: list[DataFrame] = field(default_factory=list)
 
     def plan(self) -> Plan:
+        """All of them."""
         pipeline, interval = self.pipeline, self.interval
         found = {source.name: reach.history(pipeline, source, interval, tiled=False) for source in pipeline.sources}
         self.histories = {
@@ -97,11 +100,22 @@ class _Planning:
         )
 
     def _history(self, source: Source, found: reach.Reach) -> DataFrame:
-        """The events of a source that count, with the fields that features, dimensions and labels take from it."""
-        version = self.versions[source.name]
-        read = events.read(self.spark, source, version, found, _fields(self.pipeline, source))
-        rows = events.rows(source, version, found.read)
-        return events.on_days(events.without_repeats(read, source, rows=rows), found)
+        """The events of a source that count."""
+        rows = events.rows(source, self.versions[source.name], found.read)
+        return events.on_days(events.without_repeats(self.read(source, found), source, rows=rows), found)
+
+    def read(self, source: Source, found: reach.Reach) -> DataFrame:
+        """A source's events, repeats too, with the fields that features, dimensions and labels take from it."""
+        return events.read(self.spark, source, self.versions[source.name], found, _fields(self.pipeline, source))
+
+    def enriched(self, s: FeatureSet, seen: DataFrame) -> tuple[DataFrame, list[str]]:
+        """A set's events with the columns that it gives them, and the names of these."""
+        for lookup in s.lookups:
+            seen = lookups.looked_up(seen, self._facts(lookup), lookup, small=self._small(lookup))
+        if s.lookups:
+            self.kept.append(seen.persist())
+        made = [*(column for lookup in s.lookups for column in lookup.columns), *(one.name for one in s.per_event)]
+        return check.per_event(seen, s), made
 
     def _spine(self) -> DataFrame:
         declared = self.pipeline.spine
@@ -117,21 +131,15 @@ class _Planning:
         first = together[0]
         if first.tiles:
             return {first.name: self._of_tiles(first)}
-        seen = self.histories[first.source.name]
-        for lookup in first.lookups:
-            seen = lookups.looked_up(seen, self._facts(lookup), lookup, small=self._small(lookup))
-        if first.lookups:
-            self.kept.append(seen.persist())
-        seen = check.per_event(seen, first)
-        made = [*(column for lookup in first.lookups for column in lookup.columns), *(one.name for one in first.per_event)]
+        seen, made = self.enriched(first, self.histories[first.source.name])
         types = check.sets(check.fields_of(seen, [*_names(first.source), *made]), together)
         known: dict[str, Known] = {}
         daily = tuple(s for s in together if s.accuracy == "day")
         if daily:
             group, days = Group(daily, types), reach.feature_days(self.pipeline, self.interval)
-            figures = _figures(group, seen, days).persist()
-            self.kept.append(figures)
-            known |= {s.name: group.rows(figures, s, self.pipeline.lateness) for s in daily}
+            found = figures(group, seen, days).persist()
+            self.kept.append(found)
+            known |= {s.name: group.rows(found, s, self.pipeline.lateness) for s in daily}
         start, end = reach.examples_as_of(self.pipeline, self.interval)
         for feature_set in together:
             if feature_set.accuracy == "event":
@@ -150,9 +158,9 @@ class _Planning:
         added, values = stored.read(days, lambda seen: check.per_event(seen, s))
         span = windows.Span.of(days)
         placed = {stem: tiles.placed(group, frame, span) for stem, frame in values.items()}
-        figures = windows.at_days(group, tiles.placed(group, added, span), placed, days).persist()
-        self.kept.append(figures)
-        return group.rows(figures, s, self.pipeline.lateness)
+        found = windows.at_days(group, tiles.placed(group, added, span), placed, days).persist()
+        self.kept.append(found)
+        return group.rows(found, s, self.pipeline.lateness)
 
     def _outputs(self, known: dict[str, Known]) -> Iterable[Output]:
         """The tables of the sets that have one."""
@@ -166,7 +174,12 @@ class _Planning:
         """The versions of a dimension."""
         if isinstance(dimension.source, Table):
             return lookups.table(self.spark, dimension.source, self.versions[dimension.source.name])
-        return self.histories[dimension.source.name]
+        name = dimension.source.name
+        if name not in self.histories:
+            reached = reach.history(self.pipeline, dimension.source, self.interval)
+            assert reached is not None
+            self.histories[name] = self._history(dimension.source, reached)
+        return self.histories[name]
 
     def _small(self, lookup: Dimension) -> bool:
         """Whether every task can hold all versions. Of a table Spark decides by its size."""
@@ -180,7 +193,7 @@ class _Planning:
         return check.fields_of(self.histories[source.name], _names(source))
 
 
-def _figures(group: Group, seen: DataFrame, days: Interval) -> DataFrame:
+def figures(group: Group, seen: DataFrame, days: Interval) -> DataFrame:
     """The sums, counts and states of the group's sets at the end of each day."""
     span = windows.Span.of(days)
     once = span.first == span.last and not group.states

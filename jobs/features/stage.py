@@ -19,7 +19,7 @@ from pyspark.sql import functions as fn
 from jobs import account, batches, ledger, letters, needs, stale, verdict, versions
 from jobs.command import Job
 from jobs.errors import UsageError
-from jobs.features import parquet
+from jobs.features import parquet, preview
 from jobs.features.plan import Plan, plan
 from jobs.features.quality import Checks
 from jobs.features.spine import within
@@ -43,12 +43,13 @@ def run(job: Job) -> None:
     is written, for one that breaks an expectation, UsageError for a declaration that can't be computed.
     """
     assert job.pipeline is not None and job.interval is not None
+    if job.options.preview is not None:
+        preview.run(job)
+        return
     if job.options.chunk_days < 1:
         raise UsageError(f"--chunk-days is {job.options.chunk_days}: it must be at least 1.")
     batches.require_closed(job.pipeline, job.interval)
-    for source in job.pipeline.sources:
-        # What a killed ingest has committed may not be in the account yet, which says what is stale.
-        account.settle(source)
+    account.settle_all(job.pipeline.sources)
     chunks = _chunks(job, job.pipeline, job.interval)
     for days in stale.intervals(day for chunk in chunks for day in chunk.days()):
         letters.require_usable(job.pipeline, days)

@@ -19,29 +19,29 @@ DAYS = ("event_day", "part", "known_day")
 """What tells the tiles of an entity apart."""
 
 
-def tiles(group: Group, events: DataFrame) -> DataFrame:
-    """The sums `m` and the states `s` of each entity, event day, part and known day. `events` are those that count."""
-    counting = group.counting(events)
+def tiles(group: Group, seen: DataFrame) -> DataFrame:
+    """The sums `m` and the states `s` of each entity, event day, part and known day. `seen` are the events that count."""
+    counting = group.counting(seen)
     return counting.groupBy(*group.keys, "event_day", _part(group).alias("part"), "known_day").agg(
         *(fn.coalesce(fn.sum(fn.expr(number.sql)), fn.lit(0)).alias(stem) for number, stem in group.sums.items()),
         *(state.start().alias(stem) for state, stem in group.states.items()),
     )
 
 
-def single(group: Group, events: DataFrame) -> DataFrame:
+def single(group: Group, seen: DataFrame) -> DataFrame:
     """Each event as a tile of its own: where everything is added up only once, this saves a shuffle. It has no states."""
-    return group.counting(events).select(
-        *group.keys,
-        "event_day",
-        _part(group).alias("part"),
-        "known_day",
-        *(fn.coalesce(fn.expr(number.sql), fn.lit(0)).alias(stem) for number, stem in group.sums.items()),
-    )
+    sums = (fn.coalesce(fn.expr(number.sql), fn.lit(0)).alias(stem) for number, stem in group.sums.items())
+    return group.counting(seen).select(*group.keys, "event_day", _part(group).alias("part"), "known_day", *sums)
 
 
-def values(group: Group, events: DataFrame) -> dict[str, DataFrame]:
+def events(group: Group, seen: DataFrame) -> DataFrame:
+    """Each event that counts in a group of one set, with what places it."""
+    return group.counting(seen).withColumn("part", _part(group))
+
+
+def values(group: Group, seen: DataFrame) -> dict[str, DataFrame]:
     """For each expression whose values are counted, by its stem: each `value` of an entity, by event day, part and known day."""
-    counting = group.counting(events)
+    counting = group.counting(seen)
     return {
         stem: counting.select(
             *group.keys, fn.expr(sql).alias("value"), "event_day", _part(group).alias("part"), "known_day"

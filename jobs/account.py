@@ -24,7 +24,7 @@ import json
 import logging
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Literal
@@ -140,6 +140,13 @@ def settle(source: Source, closure: Account | None = None) -> int:
     raise RetryError(
         f"the account of {source.name} was lost to neighbours {_TRIES} times. Its events are safe; run the ingest again."
     )
+
+
+def settle_all(sources: Iterable[Source]) -> None:
+    """Settle those that have events: an ingest that was killed may have left its account to whoever comes next."""
+    for source in sources:
+        if lake.load(batches.events_uri(source)) is not None:
+            settle(source)
 
 
 def erased(source: Source, table: DeltaTable, topic_id: str, epoch: int) -> dict[int, tuple[tuple[int, int], ...]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-from jobs import account, batches, lake
+from jobs import account, batches
 from jobs.errors import DataError
 from jobs.interval import Interval
 from jobs.record import TOMBSTONE
@@ -150,8 +150,5 @@ def require(sources: Iterable[Source], days: Iterable[date], what: str) -> None:
 
 def require_usable(pipeline: Pipeline, interval: Interval) -> None:
     """Raise DataError where features of the interval would rest on a day with too many dead letters."""
-    for source in pipeline.sources:
-        # An ingest that was killed may have left its account to whoever comes next.
-        if lake.load(batches.events_uri(source)) is not None:
-            account.settle(source)
+    account.settle_all(pipeline.sources)
     require(pipeline.sources, interval.days(), f"the features of {interval} are refused")

@@ -97,9 +97,9 @@ def plan(first: int, last: int, pipeline: Pipeline = SHORT, *, as_json: bool = T
         pipeline=pipeline,
         interval=Interval.inclusive(january(first), january(last)),
     )
-    began = time.monotonic()
+    began = time.process_time()
     stage.run(made)
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
     return made.report
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from jobs import account, batches, lake, ledger, needs, versions
+from jobs import account, ledger, needs, versions
 from jobs.command import Job
 from jobs.interval import DAY, Interval
 from jobs.plan.cells import Cell, cells, seconds
@@ -38,10 +38,7 @@ def run(job: Job) -> None:
     """Tell. The report has a line for each run of days on which a stage stands alike, the tables, and the seconds in all."""
     pipeline, interval = job.pipeline, job.interval
     assert pipeline is not None and interval is not None
-    for source in pipeline.sources:
-        # What a killed ingest has committed may not be in the account yet, which says what is stale.
-        if lake.load(batches.events_uri(source)) is not None:
-            account.settle(source)
+    account.settle_all(pipeline.sources)
     entries = ledger.entries(pipeline)
     found = lines(cells(pipeline, interval), seconds(entries))
     tables = _tables(pipeline, interval)

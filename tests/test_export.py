@@ -188,6 +188,27 @@ def test_a_server_that_goes_away_is_for_a_retry(small: Pipeline, postgres: Serve
 
 
 @pytest.mark.postgres
+def test_a_busy_table_and_a_deadlock_are_for_a_retry(
+    small: Pipeline, warehouse_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(small)
+    before = held(warehouse_url, f"{small.name}_labels")
+    engine = sa.create_engine(warehouse_url, poolclass=sa.NullPool)
+    monkeypatch.setattr(warehouse, "LOCK_WAIT", 1)
+    with engine.begin() as other:
+        other.execute(sa.text(f"lock table {small.name}_labels in access exclusive mode"))
+        with pytest.raises(RetryError, match="lock timeout"):
+            export(small)
+    with engine.begin() as other:
+        raises = "raise exception 'deadlock detected' using errcode = '40P01'"
+        other.execute(sa.text(f"create function {small.name}() returns trigger language plpgsql as $$ begin {raises}; end $$"))
+        other.execute(sa.text(f"create trigger t before insert on {small.name}_labels execute function {small.name}()"))
+    with pytest.raises(RetryError, match="deadlock detected"):
+        export(small)
+    assert held(warehouse_url, f"{small.name}_labels") == before
+
+
+@pytest.mark.postgres
 def test_a_wrong_address_is_for_a_person(small: Pipeline, postgres: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(url: str) -> str:
         monkeypatch.setenv("PENSTOCK_WAREHOUSE", url)

@@ -59,11 +59,23 @@ class Scorer:
     model: Any
     """The mlflow.pyfunc model."""
 
+    @property
+    def undeclared(self) -> list[str]:
+        """Its inputs that the pipeline does not declare any more: it was trained by another declaration, and can't score."""
+        schema = self.model.metadata.get_input_schema()
+        names = {*self.pipeline.categories, *self.pipeline.numbers}
+        return [] if schema is None else [name for name in schema.input_names() if name not in names]
+
     def score(self, rows: pa.Table) -> npt.NDArray[np.float64]:
         """One probability for each row, in order. `rows` has at least the pipeline's inputs; it may be empty.
 
-        Raises DataError where the model gives something that is no probability.
+        Raises DataError where the model takes what is not declared any more, or gives something that is no probability.
         """
+        if gone := self.undeclared:
+            raise DataError(
+                f"version {self.number} of {self.pipeline.name} takes {', '.join(gone)}, which the pipeline no longer declares: "
+                "it can't score. Train and promote a version by the declaration as it is now."
+            )
         names = [*self.pipeline.categories, *self.pipeline.numbers]
         scores = np.asarray(self.model.predict(rows.select(names).to_pandas()), dtype=np.float64).reshape(-1)
         if len(scores) != rows.num_rows or not np.all((scores >= 0) & (scores <= 1)):

@@ -126,17 +126,25 @@ class Logged:
     run_id: str
 
 
-def log_model(folder: Path, slope: float) -> Logged:
-    """Log the logistic model with this slope."""
+def log_model(folder: Path, slope: float, inputs: tuple[str, ...] = ()) -> Logged:
+    """Log the logistic model with this slope; with `inputs` it says that it takes these numbers."""
     registry.connect()
     import mlflow
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, Schema
 
     code = folder / "logistic.py"
     code.write_text(MODEL)
     mlflow.set_experiment("small")
+    signature = ModelSignature(inputs=Schema([ColSpec("double", name) for name in inputs])) if inputs else None
     with mlflow.start_run() as run:
         info = mlflow.pyfunc.log_model(
-            name="model", python_model=str(code), model_config={"slope": slope}, pip_requirements=[], input_example=None
+            name="model",
+            python_model=str(code),
+            model_config={"slope": slope},
+            pip_requirements=[],
+            input_example=None,
+            signature=signature,
         )
     return Logged(info.model_uri, run.info.run_id)
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from deltalake.exceptions import CommitFailedError
-from small_models import BASE_RATE, Logged, job, log_model, pipeline, register, rows, write_tables
+from small_models import BASE_RATE, Logged, examples_of, job, log_model, pipeline, register, rows, write_tables
 
 from jobs import champion, registry
-from jobs.errors import RetryError
+from jobs.errors import DataError, RetryError
 from jobs.interval import DAY
 from jobs.metrics import METRICS
 from jobs.promote import stage
-from pipelines.declare import Pipeline, Promotion
+from pipelines.declare import Column, Pipeline, Promotion, Spine
 
 EARLY, LATER, LATEST = date(2013, 3, 2), date(2013, 3, 3), date(2013, 3, 5)
 
@@ -299,3 +299,32 @@ def test_two_promotions_of_different_versions_at_once(small: Pipeline, models: d
     assert standing == newer
     assert registry.champion_alias(small) == newer
     assert [outcome for words in said for outcome in words].count("lost") == 1
+
+
+@pytest.mark.mlflow
+def test_models_of_another_declaration(small: Pipeline, models: dict[str, Logged], tmp_path: Path) -> None:
+    """A champion that takes what is gone stands in nobody's way; a candidate that lacks what is new is refused."""
+    register(small, log_model(tmp_path, 2.0, inputs=("x", "gone")), through=EARLY)
+    first = champion.Decision(
+        decision="promoted",
+        candidate=1,
+        champion=None,
+        rule={},
+        figures={},
+        reasons=[],
+        snapshot={"trained_through": "2013-02-20"},
+        run_id="earlier",
+        by="a test",
+    )
+    assert champion.commit(small, champion.history(small), [first], run_id="earlier")
+    with pytest.raises(DataError, match=r"version 1 of .* takes gone, which the pipeline no longer declares"):
+        registry.load(small, 1).score(examples_of(EARLY))
+    register(small, models["good"], through=LATER)
+    (made,) = promote(small, "run-2")["decisions"]
+    assert (made["version"], made["decision"], made["figures"]["against"]) == (2, "promoted", "base_rate")
+    assert "takes gone, which the pipeline no longer declares" in made["reasons"][0]
+    register(small, models["good"], through=LATEST)
+    assert isinstance(small.spine, Spine)
+    wider = replace(small, spine=replace(small.spine, columns=(*small.spine.columns, Column("id"))))
+    (made,) = promote(wider, "run-3")["decisions"]
+    assert (made["decision"], made["reasons"]) == ("refused", ["it was trained by another declaration: its examples lack id"])

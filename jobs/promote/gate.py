@@ -52,10 +52,21 @@ def judge(pipeline: Pipeline, candidate: registry.Version, champion: Decision | 
     if lacking:
         verdict.against.append(f"version {candidate.number} lacks the tags {', '.join(lacking)}: it can't be judged without them")
         return verdict
+    if narrow := holdout.lacking(pipeline, candidate.tags):
+        verdict.against.append(f"it was trained by another declaration: its examples lack {', '.join(narrow)}")
+        return verdict
     guarded = Guarded(pipeline=pipeline, number=candidate.number)
     models: dict[str, holdout.Score] = {"candidate": guarded}
     if champion is not None:
-        models["champion"] = registry.load(pipeline, champion.candidate).score
+        scorer = registry.load(pipeline, champion.candidate)
+        if gone := scorer.undeclared:
+            verdict.found.append(
+                f"the champion (version {champion.candidate}) takes {', '.join(gone)}, which the pipeline no longer declares, so "
+                "it can't be compared, and the base rate stands in its place"
+            )
+            champion = None
+        else:
+            models["champion"] = scorer.score
     examples = holdout.score(pipeline, candidate.holdout, candidate.tags, models)
     if guarded.failure is not None:
         verdict.against.append(guarded.failure)

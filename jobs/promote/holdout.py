@@ -45,6 +45,16 @@ def matured(pipeline: Pipeline, day: date) -> tuple[date, date]:
     return days.start, days.last
 
 
+def lacking(pipeline: Pipeline, tags: dict[str, str]) -> list[str]:
+    """The declared inputs that the examples of a candidate don't have; none where they can't be read, which `score` says."""
+    try:
+        table = lake.load(lake.uri(pipeline.name, tags.get("examples_table", "examples")), int(tags["examples_version"]))
+    except DeltaError:
+        return []
+    there = set() if table is None else {field.name for field in table.schema().fields}
+    return [name for name in (*pipeline.categories, *pipeline.numbers) if there and name not in there]
+
+
 def score(pipeline: Pipeline, days: Interval, tags: dict[str, str], models: dict[str, Score]) -> Holdout:
     """Give each labelled example of the days to each of the models.
 

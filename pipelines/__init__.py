@@ -56,7 +56,7 @@ def load_all() -> tuple[dict[str, Pipeline], dict[str, str]]:
 def sources() -> dict[str, Source]:
     """Each source by its name, of the pipelines that can be loaded; `near` tells of the others.
 
-    Raises ValueError where two pipelines declare one name differently.
+    Raises ValueError where two pipelines declare one name differently, or one has a pipeline's name, which commands take too.
     """
     found: dict[str, Source] = {}
     for pipeline in load_all()[0].values():
@@ -65,6 +65,8 @@ def sources() -> dict[str, Source]:
                 raise ValueError(
                     f"source {source.name!r} is declared twice, differently: share one declaration between the pipelines."
                 )
+            if source.name in names():
+                raise ValueError(f"source {source.name!r} has the name of a pipeline, and commands take either: rename it.")
     return found
 
 

@@ -38,7 +38,7 @@ from pipelines.declare import (
 )
 
 PURCHASES = Source(
-    name="purchases",
+    name="shop_purchases",
     topic="shop.purchases",
     event_time="purchased_at",
     event_id="purchase_id",
@@ -58,7 +58,7 @@ PURCHASES = Source(
 )
 
 ITEMS = Source(
-    name="items",
+    name="shop_items",
     topic="shop.items",
     event_time="changed_at",
     event_id="change_id",
@@ -70,6 +70,8 @@ ITEMS = Source(
         Field("list_price", "float64"),
         Field("changed_at", "timestamp", required=True),
     ),
+    # A day has a dozen changes, so that a single broken record is a large share.
+    dead_letter_limit=0.25,
 )
 
 ITEM = Dimension(name="item", source=ITEMS, entity=("item_id",), fields=("category", "list_price"), within=days(365))

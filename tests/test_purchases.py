@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import pipelines
 from jobs import record
 from jobs.decode import decode
 from jobs.interval import DAY, Interval
 from jobs.replay import purchases
 from jobs.replay.history import History
 from jobs.replay.purchases import ITEMS, PURCHASES, START, Shop
+from pipelines.purchases import PIPELINE
 
 SMALL = Shop(users=300, days=40, events=8_000, items=60)
 PROJECT = Path(__file__).resolve().parent.parent
@@ -168,8 +170,15 @@ def _named(path: Path) -> list[str]:
 
 
 def test_the_days_of_the_schedule_are_among_the_shops() -> None:
-    from pipelines.purchases import PIPELINE
-
     assert PIPELINE.last_day is not None
     assert Shop().covered.start + timedelta(days=84) < date(2024, 4, 1) == PIPELINE.first_day
     assert PIPELINE.last_day < Shop().covered.end
+
+
+def test_a_source_with_the_name_of_a_pipeline_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`penstock ingest` would take the one and mean the other."""
+    assert {"shop_purchases", "shop_items"} <= pipelines.sources().keys()
+    monkeypatch.setattr(pipelines, "names", lambda: ["purchases", "shop_items"])
+    monkeypatch.setattr(pipelines, "load_all", lambda: ({"purchases": PIPELINE}, {}))
+    with pytest.raises(ValueError, match="source 'shop_items' has the name of a pipeline"):
+        pipelines.sources()

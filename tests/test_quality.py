@@ -2,6 +2,7 @@
 
 import math
 import random
+import shutil
 from argparse import Namespace
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -22,9 +23,11 @@ from jobs import champion, lake, ledger, reach, verdict, versions
 from jobs.champion import Decision
 from jobs.command import Job
 from jobs.errors import DataError, UsageError
-from jobs.features import judged, measured, profiles, stage
+from jobs.features import judged, measured, profiles, stage, tables
 from jobs.features.judged import Figures, judge
 from jobs.features.profiles import Profile, Reference
+from jobs.features.quality import Checks
+from jobs.features.tables import Output
 from jobs.interval import DAY, Interval
 from jobs.quality import stage as quality
 from pipelines.declare import Expectation, Pipeline
@@ -153,6 +156,32 @@ def test_spark_counts_what_plain_python_counts(spark: SparkSession) -> None:
         assert figures.bins["ks", "x"] == binned(number, numbers, "ks")
         names = ["null" if one is None else "other" if one == "new" else profiles.digest(one) for one in words]
         assert figures.bins["psi", "w"] == {name: names.count(name) for name in set(names)}
+
+
+@pytest.mark.spark
+def test_measuring_reads_no_source_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written is measured after its source is gone; and a day that the frame doesn't have is measured too."""
+    monkeypatch.setenv("PENSTOCK_LAKE", str(tmp_path / "lake"))
+    source = tmp_path / "source"
+    spark.createDataFrame([(LAST, "a", None), (LAST, "b", 1.5)], "as_of_date date, key string, size double").write.parquet(
+        str(source)
+    )
+    pipeline = expecting(Expectation(column="size", nulls=0.4), Expectation(volume=(0.5, 2), days=3))
+    checks = Checks(pipeline)
+    days = Interval(LAST, LAST + 2 * DAY)
+    frame = spark.read.parquet(str(source))
+    kept = checks.keep(Output(table="examples", frame=frame, partition="as_of_date", days=days, order=("key",)))
+    tables.write(kept, pipeline, run_id="r", inputs={})
+    shutil.rmtree(source)
+    checks.measure(kept, Interval(LAST - DAY, LAST + DAY))
+    checks.release()
+    told = checks.record(Interval(LAST - DAY, LAST + DAY), inputs={"visits": 3}, run_id="r")["quality"]
+    assert [line.partition(":")[0] for line in told["fails"]] == [f"{LAST - DAY}, examples.size", f"{LAST}, examples"]
+    rows = verdict.rows(pipeline, days)
+    assert [(row.rule, row.value, row.inputs) for row in rows] == [
+        ("volume", 0.0, '{"visits": 3}'),
+        ("nulls", None, '{"visits": 3}'),
+    ]
 
 
 def expecting(*examples: Expectation, user: tuple[Expectation, ...] = (), name: str = "shop") -> Pipeline:
@@ -305,8 +334,6 @@ def _drifts(strict: Pipeline) -> None:
 
 
 def test_what_can_not_be_measured_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobs.features.quality import Checks
-
     monkeypatch.setenv("PENSTOCK_LAKE", str(tmp_path))
     with pytest.raises(UsageError, match=r"between of examples.shop_name: the column is no number"):
         Checks(expecting(Expectation(column="shop_name", between=(0, 1))))

@@ -39,6 +39,14 @@ def create(topic: str, partitions: int = 2, **configuration: str) -> None:
     Cluster().create(topic, partitions=partitions, configuration={"retention.ms": "-1"} | settings)
 
 
+def drop(*topics: str) -> None:
+    """Delete those of the topics that are there."""
+    admin = AdminClient(client_settings())
+    held = [topic for topic in topics if topic in admin.list_topics(timeout=10).topics]
+    for future in admin.delete_topics(held).values() if held else ():
+        future.result(10)
+
+
 def recreate(source: Source, partitions: int = 2) -> None:
     """Delete the topic and create it again."""
     admin = AdminClient(client_settings())

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_topic import drop
 
 import pipelines
 from jobs import cli, lake, versions
 from jobs.interval import DAY, Interval
 from jobs.replay import purchases as shop
 from pipelines.declare import Aggregate, FeatureSet, Pipeline, Promotion, days
-from pipelines.purchases import BOUGHT, COUNTRY, PIPELINE, PURCHASES, USER
+from pipelines.purchases import BOUGHT, COUNTRY, ITEMS, PIPELINE, PURCHASES, USER
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -69,6 +70,7 @@ class Course:
         assert cli.main([*arguments, "--json", "--report", str(path)]) == 0
         report = dict(json.loads(path.read_text()))
         self.reports.setdefault(arguments[0], []).append(report)
+        print("SECONDS", arguments[0], report["seconds"], report.get("seconds_of"))
         return report
 
 
@@ -87,7 +89,7 @@ def path(kafka: str, mlflow_server: str, tmp_path_factory: pytest.TempPathFactor
         patch.setenv("MLFLOW_TRACKING_URI", mlflow_server)
         patch.setattr(pipelines, "load", lambda name: DECLARED.get(name) or load(name))
         done = Course(folder=folder)
-        import sys; _t=[__import__("time").time()]
+        drop(PURCHASES.topic, ITEMS.topic)
         # In two goes, and once more.
         done.penstock(*REPLAY, *on(date(2024, 1, 1), date(2024, 1, 12)))
         done.penstock(*REPLAY)
@@ -99,6 +101,7 @@ def path(kafka: str, mlflow_server: str, tmp_path_factory: pytest.TempPathFactor
         done.penstock("features", SHORT.name, *on(SCORED, SCORED))
         done.penstock("score", SHORT.name, *on(SCORED, SCORED))
         yield done
+        drop(PURCHASES.topic, ITEMS.topic)
 
 
 def rows(pipeline: Pipeline, table: str, sql: str = "select * from t") -> list[dict[str, Any]]:
@@ -179,9 +182,9 @@ def test_a_model_was_trained_promoted_and_scores_every_example(path: Course) -> 
 
 
 def test_days_give_what_their_range_gave(path: Course) -> None:
-    """Three of the days again, each by itself."""
+    """Two of the days again, each by itself."""
     tables = {"features_user": "event_date", "features_country": "event_date", "examples": "as_of_date", "labels": "mature_date"}
-    again = (date(2024, 1, 5), date(2024, 1, 17), LAST)
+    again = (date(2024, 1, 5), date(2024, 1, 17))
     before = {table: sorted(rows(SHORT, table), key=repr) for table in tables}
     for day in again:
         path.penstock("features", SHORT.name, *on(day, day), "--force")

@@ -13,7 +13,7 @@ A third set of features is a few lines more, appended to `features`:
         source=PURCHASES,
         entity=("user_id", "country"),
         windows=(days(90),),
-        aggregates=(Aggregate("dearest", "max", "price", where=BOUGHT), Aggregate("last_items", "last_k", "item_id", k=5)),
+        aggregates=(Aggregate("dearest", "max", "price"), Aggregate("items", "last_k", "item_id", k=5, type="string")),
     )
 """
 

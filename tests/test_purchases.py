@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pipelines
-from jobs import record
+from jobs import cli, record
 from jobs.decode import decode
 from jobs.interval import DAY, Interval
 from jobs.replay import purchases
@@ -182,3 +182,26 @@ def test_a_source_with_the_name_of_a_pipeline_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(pipelines, "load_all", lambda: ({"purchases": PIPELINE}, {}))
     with pytest.raises(ValueError, match="source 'shop_items' has the name of a pipeline"):
         pipelines.sources()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("purchases", "--days", "0"), "--days is 0: it must be at least 1"),
+        (("purchases", "--from", "2023-01-01", "--to", "2024-01-02"), "the data are of 2024-01-01 to 2024-04-09"),
+        (("purchases", "--from", "2024-01-02"), "only one end of the range was given"),
+        (("purchases", "--broken-every", "-1"), "--broken-every -1 is negative"),
+        (("retail", "--file", "/nowhere"), "--file /nowhere can't be read as Parquet"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_the_broker_is_asked(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["replay", *arguments]) == 64
+    assert words in capsys.readouterr().err
+
+
+def test_an_option_that_a_data_set_has_no_use_for_is_refused() -> None:
+    with pytest.raises(SystemExit) as refused:
+        cli.main(["replay", "flights", "--from", "2013-01-01", "--to", "2013-01-01", "--users", "3"])
+    assert refused.value.code == 64

@@ -3,17 +3,16 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-import plain
 import pytest
 import small_wide
 from plain import Plain
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
-from small_history import ORDERS, VISITS, at, event, random_history, write, write_all
+from small_history import ORDERS, at, event, random_history, write, write_all
 from small_wide import DAILY, EXACT, MEANINGS, WIDE, assert_same, compute, expected, found
 
 from jobs import batches
@@ -24,6 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 BEGIN, FIRST, LAST, END = date(2020, 1, 6), date(2020, 1, 15), date(2020, 1, 18), date(2020, 1, 22)
 MIDNIGHT = at("2020-01-19")
 """The end of the last day."""
+NOTHING = dict.fromkeys(field.name for field in ORDERS.fields)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,12 @@ def edges() -> list[dict[str, Any]]:
     for name, window in {"0h": hours(0), "6h": hours(6), "36h": hours(36), "3d": days(3)}.items():
         for side, moment in {"at": MIDNIGHT - window, "before": MIDNIGHT - window - micro}.items():
             for clock, known in {"soon": moment, "at T": MIDNIGHT, "just": MIDNIGHT - micro}.items():
-                fields = {"order_id": f"edge {name} {side} {clock}", "user": f"{name} {side} {clock}", "amount": 7, "shop": 1}
+                fields = NOTHING | {
+                    "order_id": f"edge {name} {side} {clock}",
+                    "user": f"{name} {side} {clock}",
+                    "amount": 7,
+                    "shop": 1,
+                }
                 number = 900_000 + len(found)
                 found.append(event(ORDERS, fields | {"ordered_at": moment}, known=known, offset=number))
     return found
@@ -85,7 +90,10 @@ def test_every_aggregate(spark: SparkSession, pipeline: Pipeline) -> None:
 def test_edges_by_hand() -> None:
     """Row 17 of the cases: the reference itself, at the window's edges, on both clocks."""
     reference = Plain(WIDE, {"orders": edges(), "visits": [], "rates": []}, MEANINGS, tables={"items": []})
-    rows = {row["user"]: tuple(row[f"all_orders_{w}"] for w in ("6h", "36h", "3d")) for row in reference.features(WIDE.features[0], LAST)}
+    rows = {
+        row["user"]: tuple(row[f"all_orders_{w}"] for w in ("6h", "36h", "3d"))
+        for row in reference.features(WIDE.features[0], LAST)
+    }
     visible = {
         ("0h", "before"): (1, 1, 1),
         ("6h", "at"): (1, 1, 1),
@@ -103,7 +111,7 @@ def test_closed_windows_are_those_of_the_seed_example(spark: SparkSession) -> No
     orders = []
     for number in range(400):
         when = at("2020-01-01") + timedelta(seconds=draw.choice([86400 * draw.randrange(45), draw.randrange(45 * 86400)]))
-        fields = {"order_id": f"o{number}", "user": draw.choice(["ann", "bob", "cleo"]), "amount": draw.randrange(100)}
+        fields = NOTHING | {"order_id": f"o{number}", "user": draw.choice(["ann", "bob", "cleo"]), "amount": draw.randrange(100)}
         orders.append(event(ORDERS, fields | {"ordered_at": when}, known=when, offset=number))
     sets = tuple(
         FeatureSet(
@@ -121,7 +129,10 @@ def test_closed_windows_are_those_of_the_seed_example(spark: SparkSession) -> No
         "window w as (partition by user order by unix_seconds(event_time) range between 30 * 86400 preceding and current row) "
         "order by key"
     )
-    theirs = {row["key"]: (row["orders"], row["spent"], row["orders"] - 1, row["spent"] - row["own"]) for row in spark.sql(sql).collect()}
+    theirs = {
+        row["key"]: (row["orders"], row["spent"], row["orders"] - 1, row["spent"] - row["own"])
+        for row in spark.sql(sql).collect()
+    }
     names = ("closed_orders_30d", "closed_spent_30d", "others_orders_30d", "others_spent_30d")
     mine = {row["key"]: tuple(row[name] for name in names) for row in found(pipeline)["examples"]}
     assert len(mine) > 50
@@ -136,7 +147,7 @@ def test_hot_keys_and_sketches() -> None:
     for number in range(12_000):
         when = at("2020-01-10") + timedelta(seconds=draw.randrange(9 * 86400))
         user = "hot" if number % 100 else f"cold{number % 700}"
-        fields = {"order_id": f"o{number}", "visit_id": f"v{number % 10_101}", "user": user, "amount": number % 7}
+        fields = NOTHING | {"order_id": f"o{number}", "visit_id": f"v{number % 10_101}", "user": user, "amount": number % 7}
         orders.append(event(ORDERS, fields | {"ordered_at": when}, known=when, offset=number))
     aggregates = (
         Aggregate("orders", "count"),
@@ -166,6 +177,3 @@ def test_hot_keys_and_sketches() -> None:
     write(ORDERS, orders)
     compute(pipeline, LAST, LAST)
     assert_same(found(pipeline), first)
-
-
-assert plain.DAY == timedelta(days=1) and VISITS and datetime

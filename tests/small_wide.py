@@ -179,7 +179,7 @@ DAILY = Pipeline(
         source=ORDERS,
         entity=("user", "shop"),
         aggregates=(Aggregate("orders", "count"), Aggregate("kinds", "distinct", "kind")),
-        of="orders > 0 and kinds > 0",
+        of="orders > 1 and kinds > 1",
         horizon=days(2),
         lateness=hours(5),
         negatives_per_positive=1.5,
@@ -219,7 +219,7 @@ MEANINGS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "cast(shop as string)": lambda row: None if row["shop"] is None else str(row["shop"]),
     "try_divide(all_spent_6h, all_spent_3d)": lambda row: _divided(row["all_spent_6h"], row["all_spent_3d"]),
     "upper(all_first_kind_36h)": lambda row: row["all_first_kind_36h"] and row["all_first_kind_36h"].upper(),
-    "orders > 0 and kinds > 0": lambda row: row["orders"] > 0 and row["kinds"] > 0,
+    "orders > 1 and kinds > 1": lambda row: row["orders"] > 1 and row["kinds"] > 1,
     "orders > 0 and (spent > 5 or dearest > 100)": lambda row: _and(
         row["orders"] > 0, _or(row["spent"] > 5, _over(row["dearest"], 100))
     ),

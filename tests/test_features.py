@@ -135,7 +135,7 @@ def test_news_after_the_day_changes_nothing() -> None:
 
 
 def test_edges() -> None:
-    """By hand: window edges, both clocks, repeats, ties, spines and labels at the instant where they change."""
+    """Rows 12, 16 and 17 of the cases, by hand: windows, clocks, repeats, ties, spines, labels at their instants."""
     offsets = iter(range(1000))
 
     def order(
@@ -244,6 +244,7 @@ def test_edges() -> None:
 
 
 def test_a_day_that_becomes_empty() -> None:
+    """Row 13 of the cases."""
     history = small_history.random_history(5, date(2020, 1, 1), date(2020, 1, 20))
     write_all(history)
     compute(FIRST, LAST)

@@ -81,7 +81,7 @@ def forget(root: Path, pipeline: Pipeline) -> None:
 def test_every_aggregate(spark: SparkSession, pipeline: Pipeline, own_lake: Path) -> None:
     """Rows 12, 15, 16 and 17 of the cases: repeats, late news, ties and window edges, as the reference in plain Python has them.
 
-    First without the news that came late, day by day and then as a range in chunks, then with them: the days are stale until they
+    First without the news that came late, in chunks, then with them in one range: the days are stale until they
     are computed again. By then the files of days out of reach are gone, so a run that looked at them would fail.
     """
     history = random_history(11, BEGIN, END)
@@ -92,9 +92,8 @@ def test_every_aggregate(spark: SparkSession, pipeline: Pipeline, own_lake: Path
     draw = random.Random(12)
     early = {name: [row for row in rows if draw.random() < 0.9] for name, rows in history.items()}
     write_all(early, pipeline)
-    compute(pipeline, FIRST, FIRST)
     before = told(spark, pipeline, early, items)
-    assert_same(found(pipeline), expected(before, FIRST, FIRST))
+    # A chunk of three days and one of a single day, which the engine computes in another way.
     compute(pipeline, FIRST, LAST, chunk_days=3)
     one = expected(before, FIRST, LAST)
     assert all(one.values())

@@ -77,7 +77,7 @@ def forget(root: Path, pipeline: Pipeline) -> None:
     assert gone, "every day was in reach"
 
 
-@pytest.mark.parametrize("pipeline", [WIDE, EXACT, DAILY], ids=lambda one: one.name)
+@pytest.mark.parametrize("pipeline", [pytest.param(WIDE, marks=pytest.mark.long), EXACT, DAILY], ids=lambda one: one.name)
 def test_every_aggregate(spark: SparkSession, pipeline: Pipeline, own_lake: Path) -> None:
     """Rows 12, 15, 16 and 17 of the cases: repeats, late news, ties and window edges, as the reference in plain Python has them.
 

@@ -77,6 +77,16 @@ def ours(spark: "SparkSession", pipeline: Pipeline, interval: Interval, *, examp
         planned.release()
 
 
+def forget_tiles(pipeline: Pipeline, interval: Interval) -> None:
+    """Take the tiles of some days away, so that the next run has to make them, as the first of a day does."""
+    from jobs import versions
+
+    for name in versions.tiles(pipeline):
+        table = versions.load(pipeline, name)
+        if table is not None:
+            table.delete(f"known_date >= '{interval.start}' and known_date < '{interval.end}'")
+
+
 def rows(pipeline: Pipeline, day: date) -> pa.Table:
     """What the set's table holds of a day, in order."""
     from jobs import versions

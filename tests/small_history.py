@@ -1,6 +1,8 @@
 """A small pipeline with all that features know, and histories for it: by hand, or at random and full of edges."""
 
+import json
 import random
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -125,9 +127,14 @@ def event(source: Source, fields: dict[str, Any], *, known: datetime, partition:
 
 def write(source: Source, rows: Iterable[dict[str, Any]], *, read_up_to: datetime = CLOSED) -> None:
     """Make the rows the source's events, and close all days before `read_up_to`."""
-    table = pa.Table.from_pylist(list(rows), schema=events_schema(source))
-    lake.replace(batches.events_uri(source), table, where="true", partition_by=["event_date"])
-    account = {"kind": "ingest", "batch": "b", "run_id": "r", "version": 0, "topic": source.topic, "topic_id": "t"}
+    rows = list(rows)
+    table = pa.Table.from_pylist(rows, schema=events_schema(source))
+    before = lake.load(batches.ranges_uri(source))
+    version = lake.replace(batches.events_uri(source), table, where="true", partition_by=["event_date"])
+    days_of = Counter((str(row["event_date"]), str(row["known_time"].date())) for row in rows)
+    # In place of what was there, as a rebuild is.
+    kind = "ingest" if before is None else "rebuild"
+    account = {"kind": kind, "batch": "b", "run_id": "r", "version": version, "topic": source.topic, "topic_id": "t"}
     account |= {
         "topic_epoch": 0,
         "kafka_partition": 0,
@@ -136,7 +143,8 @@ def write(source: Source, rows: Iterable[dict[str, Any]], *, read_up_to: datetim
         "good": len(table),
         "dead": 0,
     }
-    account |= {"counts": "[]", "dead_counts": "[]", "spans": [], "read_up_to": read_up_to, "note": None}
+    counts = json.dumps([[*pair, number] for pair, number in sorted(days_of.items())])
+    account |= {"counts": counts, "dead_counts": "[]", "spans": [], "read_up_to": read_up_to, "note": None}
     lake.append(batches.ranges_uri(source), pa.Table.from_pylist([account], schema=batches.RANGES))
 
 

@@ -69,6 +69,11 @@ def forget(root: Path, pipeline: Pipeline) -> None:
         needed = [reached.read for reached in [reach.history(pipeline, source, interval)] if reached is not None]
         if isinstance(pipeline.spine, Spine) and pipeline.spine.source == source:
             needed.append(reach.spine(pipeline, interval).read)
+        for s in pipeline.features:
+            if s.tiles and s.source == source:
+                # The tile of the first day in a window serves the windows that end with it too.
+                first = reach.back(reach.of_set(pipeline, s, interval), max(s.windows))
+                needed.append(Interval(first.start - source.repeats_within, interval.end + source.repeats_within))
         for file in (root / "events" / source.name).glob("event_date=*/*.parquet"):
             day = date.fromisoformat(file.parent.name.removeprefix("event_date="))
             if not any(days.start <= day < days.end for days in needed):

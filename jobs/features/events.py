@@ -61,23 +61,27 @@ def without_repeats(frame: DataFrame, source: Source, *, first: tuple[Column, ..
     are sorted.
     """
     if rows <= FEW:
-        return _first(frame, source, first)
-    ids = frame.groupBy(source.event_id).count().where("count > 1").select(source.event_id).persist()
-    several = ids.count()
+        return _judged(frame, source, first).where("not repeat").drop("repeat")
+    # By hash, as that is all that has to travel: two ids that share one are looked at together, and told apart then.
+    named = fn.xxhash64(source.event_id).alias("hash")
+    hashes = frame.select(named).groupBy("hash").count().where("count > 1").select("hash").persist()
+    several = hashes.count()
     if not several:
         return frame
     if several > IDS:
-        return _first(frame, source, first)
-    shared = frame.join(fn.broadcast(ids), source.event_id, "left_semi")
-    return frame.join(fn.broadcast(ids), source.event_id, "left_anti").unionByName(_first(shared, source, first))
+        return _judged(frame, source, first).where("not repeat").drop("repeat")
+    shared = frame.withColumn("hash", named).join(fn.broadcast(hashes), "hash", "left_semi")
+    repeats = _judged(shared, source, first).where("repeat").select(*POSITION[1:]).persist()
+    return frame.join(fn.broadcast(repeats), [*POSITION[1:]], "left_anti")
 
 
-def _first(frame: DataFrame, source: Source, first: tuple[Column, ...]) -> DataFrame:
+def _judged(frame: DataFrame, source: Source, first: tuple[Column, ...]) -> DataFrame:
+    """The events with `repeat`, whether each is one."""
     order = Window.partitionBy(source.event_id).orderBy(*first, *POSITION)
     # A set of days, not of events: an id with very many repeats stays cheap.
     earlier = fn.collect_set("event_day").over(order.rowsBetween(Window.unboundedPreceding, -1))
     repeat = fn.exists("earlier", lambda day: fn.abs(day - fn.col("event_day")) <= source.repeats_within.days)
-    return frame.withColumn("earlier", earlier).where(~repeat).drop("earlier")
+    return frame.withColumn("earlier", earlier).withColumn("repeat", repeat).drop("earlier")
 
 
 def on_days(frame: DataFrame, reach: Reach) -> DataFrame:

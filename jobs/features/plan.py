@@ -61,6 +61,8 @@ class Planning:
     versions: dict[str, Any]
     histories: dict[str, DataFrame] = field(default_factory=dict)
     """The events of each source that count, of the days that matter."""
+    small: list[str] = field(default_factory=list)
+    """The sources of which so few events are read that they are kept in memory: of many, reading them again costs less."""
     kept: list[DataFrame] = field(default_factory=list)
 
     def plan(self) -> Plan:
@@ -75,7 +77,7 @@ class Planning:
         own = self._spine()
         # Each looks into its table's log, which is waiting more than work.
         with ThreadPoolExecutor() as pool:
-            self.kept += pool.map(DataFrame.persist, (*self.histories.values(), own))
+            self.kept += pool.map(DataFrame.persist, (*(self.histories[name] for name in self.small), own))
         known: dict[str, Known] = {}
         for together in grouped(pipeline.features):
             known |= self._sets(together)
@@ -102,6 +104,8 @@ class Planning:
     def _history(self, source: Source, found: reach.Reach) -> DataFrame:
         """The events of a source that count."""
         rows = events.rows(source, self.versions[source.name], found.read)
+        if rows <= events.FEW:
+            self.small.append(source.name)
         return events.on_days(events.without_repeats(self.read(source, found), source, rows=rows), found)
 
     def read(self, source: Source, found: reach.Reach) -> DataFrame:

@@ -5,18 +5,14 @@ the time of day, so `part` says how many of their edges it has passed. In memory
 reading.
 """
 
-from collections.abc import Iterable
 from datetime import timedelta
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
 from jobs.features.group import Group
-from jobs.features.windows import Span, leaves
+from jobs.features.windows import Span, leaves, leaving, remainders
 from jobs.interval import DAY
-
-DAYS = ("event_day", "part", "known_day")
-"""What tells the tiles of an entity apart."""
 
 
 def tiles(group: Group, seen: DataFrame) -> DataFrame:
@@ -52,30 +48,16 @@ def values(group: Group, seen: DataFrame) -> dict[str, DataFrame]:
 
 def placed(group: Group, frame: DataFrame, span: Span) -> DataFrame:
     """Tiles or values with the days at which they enter and leave, of those that some window of the span sees."""
-    ends = {window: _leaves(window, _remainders(group.windows)) for window in group.windows}
+    ends = {window: leaving(group, window) for window in group.windows}
     enters = fn.greatest("event_day", "known_day", fn.lit(span.first))
     longest = ends[group.windows[-1]]
-    return (
-        frame.where((enters <= span.last) & (enters < longest))
-        .withColumns({"enters": enters, **{leaves(window): end for window, end in ends.items()}})
-        .drop(*DAYS)
+    return frame.where((enters <= span.last) & (enters < longest)).withColumns(
+        {"enters": enters, **{leaves(window): end for window, end in ends.items()}}
     )
-
-
-def _leaves(window: timedelta, remainders: list[timedelta]) -> Column:
-    """The first day at whose end a window holds the tile no more."""
-    whole, rest = divmod(window, DAY)
-    end = fn.col("event_day") + whole
-    return end if not rest else end + fn.when(fn.col("part") > remainders.index(rest), 1).otherwise(0)
 
 
 def _part(group: Group) -> Column:
     """How many of the windows' edges an event's time of day has passed: that of the longest rest is the earliest."""
     of_day = "(unix_micros(event_time) - event_day * 86400000000L)"
-    passed = (f"if({of_day} >= {(DAY - rest) // timedelta(microseconds=1)}L, 1, 0)" for rest in _remainders(group.windows))
+    passed = (f"if({of_day} >= {(DAY - rest) // timedelta(microseconds=1)}L, 1, 0)" for rest in remainders(group.windows))
     return fn.expr(" + ".join(passed) or "0")
-
-
-def _remainders(windows: Iterable[timedelta]) -> list[timedelta]:
-    """What windows are longer than whole days by, the longest first."""
-    return sorted({window % DAY for window in windows if window % DAY}, reverse=True)

@@ -13,6 +13,7 @@ Between two changes nothing moves, so those days are filled in. For a single day
 """
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -21,7 +22,7 @@ from pyspark.sql import functions as fn
 
 from jobs.features.group import Group, at
 from jobs.features.measures import EVENTS, Number
-from jobs.interval import Interval
+from jobs.interval import DAY, Interval
 from jobs.reach import epoch
 
 
@@ -41,6 +42,18 @@ class Span:
 def leaves(window: timedelta) -> str:
     """The column with the point at which a row leaves a window."""
     return at("leaves", window)
+
+
+def leaving(group: Group, window: timedelta) -> Column:
+    """The first day at whose end a window holds no more what happened on `event_day`, in `part` of it."""
+    whole, rest = divmod(window, DAY)
+    end = fn.col("event_day") + whole
+    return end if not rest else end + fn.when(fn.col("part") > remainders(group.windows).index(rest), 1).otherwise(0)
+
+
+def remainders(windows: Iterable[timedelta]) -> list[timedelta]:
+    """What windows are longer than whole days by, the longest first."""
+    return sorted({window % DAY for window in windows if window % DAY}, reverse=True)
 
 
 def held(window: timedelta) -> Column:
@@ -78,12 +91,13 @@ def at_once(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: 
         )
     ]
     for stem, frame in values.items():
-        latest = frame.groupBy(*group.entity, "value").agg(
-            *(fn.max(leaves(window)).alias(leaves(window)) for window in group.windows)
-        )
+        # Whatever leaves one window last leaves all of them last, so that one number stands for it.
+        parts = len(remainders(group.windows)) + 1
+        latest = frame.groupBy(*group.entity, "value").agg(fn.max(fn.col("event_day") * parts + fn.col("part")).alias("last"))
+        last = latest.withColumns({"event_day": fn.floor(fn.col("last") / parts), "part": fn.col("last") % parts})
         frames.append(
-            latest.groupBy(*group.entity).agg(
-                *(fn.count_if(fn.col(leaves(window)) > span.first).alias(at(stem, window)) for window in group.windows)
+            last.groupBy(*group.entity).agg(
+                *(fn.count_if(leaving(group, window) > span.first).alias(at(stem, window)) for window in group.windows)
             )
         )
     stems = [*group.sums.values(), *values]

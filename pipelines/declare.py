@@ -575,9 +575,22 @@ class FeatureSet:
             if name in RESERVED:
                 raise ValueError(f"column {name!r} {what} is one that ingest adds; rename it.")
         _unique(f"columns {what}", list(self.columns))
+        self._check_subject()
         for expectation in self.expectations:
             if expectation.column is not None:
                 _one_of(f"column of an expectation {what}", expectation.column, (*self.entity, *self.columns))
+
+    def _check_subject(self) -> None:
+        """What names a person must not be kept where `penstock erase`, which goes by entities, can't find it."""
+        subject = self.source.subject
+        keeping = ("first", "last", "last_k", "min", "max", *(("distinct",) if self.tiles else ()))
+        for aggregate in self.aggregates:
+            if subject and subject not in self.entity and aggregate.function in keeping and _mentions(aggregate.of, subject):
+                raise ValueError(
+                    f"aggregate {aggregate.name!r} of feature set {self.name!r} keeps values of {subject!r}, which names a "
+                    f"person, under another entity {self.entity}: `penstock erase` would not find them. Count them, for example by "
+                    "distinct."
+                )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -648,6 +661,7 @@ class Label:
                 ("count", "sum", "mean", "rate", "min", "max", "distinct"),
             )
         _unique("aggregates of the label", [aggregate.name for aggregate in self.aggregates])
+        _not_own("aggregate of the label", [aggregate.name for aggregate in self.aggregates])
         _whole_days("horizon of the label", self.horizon)
         if self.lateness < timedelta(0):
             raise ValueError(f"lateness of the label is {self.lateness}: it can't be negative.")
@@ -917,6 +931,10 @@ def _not_own(kind: str, names: list[str]) -> None:
             raise ValueError(
                 f"{kind} {name!r} is a column that the examples have themselves; rename it. Taken: {', '.join(OWN)}."
             )
+
+
+def _mentions(sql: str, name: str) -> bool:
+    return name.lower() in re.findall(r"\w+", sql.lower())
 
 
 def _some(kind: str, values: tuple[object, ...], example: str) -> None:

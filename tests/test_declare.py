@@ -9,7 +9,21 @@ from typing import Any
 import pytest
 
 import pipelines
-from pipelines.declare import Aggregate, Column, Field, Pipeline, Source, Training, days, hours
+from pipelines.declare import (
+    Aggregate,
+    Column,
+    DailySpine,
+    Expectation,
+    Expression,
+    FeatureSet,
+    Field,
+    Pipeline,
+    Source,
+    Table,
+    Training,
+    days,
+    hours,
+)
 
 PIPELINE = pipelines.load("flight_delays")
 
@@ -46,6 +60,29 @@ def named_as_of() -> Pipeline:
     return dataclasses.replace(PIPELINE, dimensions=(dataclasses.replace(facts, name="as", source=source, fields=("of",)),))
 
 
+SINCE = Field("since", "timestamp", required=True)
+
+
+def of_set(**values: Any) -> FeatureSet:
+    """The first feature set with other values."""
+    return dataclasses.replace(PIPELINE.features[0], **values)
+
+
+def with_set(**values: Any) -> Pipeline:
+    """The pipeline with this set alone."""
+    return dataclasses.replace(PIPELINE, features=(of_set(**values),))
+
+
+def daily(**values: Any) -> DailySpine:
+    """A daily spine over the spine's source."""
+    return DailySpine(**{"source": PIPELINE.spine.source, "entity": ("origin",), "within": days(7)} | values)
+
+
+def about_people() -> Source:
+    """The first set's source, as if its aircraft named people."""
+    return dataclasses.replace(PIPELINE.features[0].source, subject="aircraft")
+
+
 def sourced(*fields: Field, **values: Any) -> Source:
     """The spine's source with more fields, or other values."""
     source = PIPELINE.spine.source
@@ -67,7 +104,7 @@ def test_declared_fields_know_where_they_lie_and_what_they_hold() -> None:
 def test_a_decimal_is_no_input_of_a_dimension() -> None:
     facts = PIPELINE.dimensions[0]
     source = dataclasses.replace(facts.source, fields=(*facts.source.fields, Field("price", "decimal(12,2)")))
-    with pytest.raises(ValueError, match=r"is decimal\(12,2\): only int64 and float64"):
+    with pytest.raises(ValueError, match=r"is decimal\(12,2\): only int64, float64 and string"):
         dataclasses.replace(facts, source=source, fields=("price",))
 
 
@@ -139,10 +176,62 @@ def test_a_decimal_is_no_input_of_a_dimension() -> None:
         (lambda: dataclasses.replace(PIPELINE.features[0], windows=()), "windows of feature set 'origin' is empty"),
         (lambda: dataclasses.replace(PIPELINE.features[0], aggregates=()), "aggregates of feature set 'origin' is empty"),
         (lambda: dataclasses.replace(PIPELINE.features[0], entity=()), "entity of feature set 'origin' is empty"),
-        (lambda: dataclasses.replace(PIPELINE.features[0], windows=(hours(6),)), "whole days"),
+        (lambda: of_set(windows=(hours(1.5),)), "whole hours"),
+        (lambda: of_set(windows=(days(366),)), "at most 365 days"),
+        (lambda: of_set(accuracy="hour"), "known: day, event"),
+        (lambda: of_set(closed=True), "no effect with accuracy='day'"),
+        (lambda: of_set(own_event=False), "never in its own window"),
+        (lambda: of_set(accuracy="event", tiles=True), "accuracy='event', so no table"),
+        (lambda: of_set(tiles=True, lookups=(PIPELINE.dimensions[0],)), "which lookups could change"),
+        (lambda: of_set(spine_entity=("origin", "carrier")), "one field of the spine for each of"),
+        (lambda: of_set(per_event=(Expression("carrier", "1"),)), "columns that events get .* have 'carrier' twice"),
+        (lambda: of_set(per_event=(Expression("batch", "1"),)), "one that ingest adds"),
+        (lambda: of_set(derived=(Expression("flights_1d", "1"),)), "have 'origin_flights_1d' twice"),
+        (lambda: of_set(expectations=(Expectation(column="origin_flihgts_1d", nulls=0),)), "did you mean 'origin_flights_1d'"),
+        (lambda: of_set(lookups=(dataclasses.replace(PIPELINE.dimensions[0], entity=("flight",)),)), "known: .*observed_at"),
+        (lambda: of_set(source=about_people(), aggregates=(Aggregate("x", "last", "aircraft"),)), "`penstock erase` would not"),
+        (lambda: with_set(spine_entity=("orign",)), "did you mean 'origin'"),
+        (lambda: with_set(accuracy="event", closed=True, own_event=False), "its events are not the examples"),
+        (lambda: Aggregate("n", "sum", "x", k=3), "last_k takes one"),
+        (lambda: Aggregate("n", "last_k", "x"), "last_k takes one, 1 to 100"),
+        (lambda: Aggregate("n", "last_k", "x", k=101), "k=101"),
+        (lambda: Aggregate("n", "max", "x", scale=2), "sum, mean and stddev take one"),
+        (lambda: Aggregate("n", "sum", "x", scale=-1), "0 to 9 decimals"),
+        (lambda: Aggregate("n", "max", "x", type="string"), "only first, last and last_k"),
+        (lambda: Aggregate("n", "last", "x", type="text"), "known: string, float64"),
+        (lambda: Expression("n", " "), "is empty: write Spark SQL"),
+        (lambda: Expectation(column="x"), "has 0 rules"),
+        (lambda: Expectation(column="x", nulls=0.1, ks=0.1), r"has 2 rules \(nulls, ks\)"),
+        (lambda: Expectation(nulls=0.1), "the others need one"),
+        (lambda: Expectation(column="x", volume=(1, 2)), "volume takes none"),
+        (lambda: Expectation(column="x", nulls=2), "between 0 and 1"),
+        (lambda: Expectation(column="x", between=(2, 1)), "the first is the smaller one"),
+        (lambda: Expectation(column="x", psi=-1), "at least 0"),
+        (lambda: Expectation(volume=(1, 2), breach="ignore"), "known: fail, warn"),
+        (lambda: Table(name="t", path="", fields=(SINCE,), valid_from="since"), "path of table 't' is empty"),
+        (lambda: Table(name="t", path="x", fields=(SINCE,), valid_from="sinc"), "did you mean 'since'"),
+        (lambda: dataclasses.replace(PIPELINE.dimensions[0], within=None), "which is for tables"),
+        (lambda: daily(entity=()), "entity of the spine is empty"),
+        (lambda: daily(within=hours(30)), "whole days"),
+        (lambda: daily(columns=(Column("distance_miles"),)), r"a field of its entity\) is 'distance_miles'"),
+        (lambda: dataclasses.replace(PIPELINE, spine=daily()), "known: origin"),
+        (lambda: dataclasses.replace(PIPELINE, spine=daily(), features=(), dimensions=()), "an entity on a day has none"),
+        (lambda: changed("label", key=None), "either a key, .* or an entity with aggregates"),
+        (lambda: changed("label", entity=("carrier",), aggregates=(Aggregate("n", "count"),)), "either a key"),
+        (
+            lambda: changed("label", key=None, entity=("carrier",), aggregates=(Aggregate("n", "last", "x"),)),
+            "function of the label",
+        ),
+        (
+            lambda: changed("label", key=None, entity=("carrier",), aggregates=(Aggregate("key", "count"),)),
+            "aggregate of the label",
+        ),
+        (lambda: changed("label", negatives=0), "greater than 0 and at most 1"),
+        (lambda: changed("label", negatives=0.5, negatives_per_positive=2), "leave one of them out"),
+        (lambda: changed("label", negatives_per_positive=-1), "greater than 0"),
         (lambda: dataclasses.replace(PIPELINE.features[0], windows=(days(7), days(7))), "twice"),
         (lambda: dataclasses.replace(PIPELINE.features[0], entity=("carier",)), "did you mean 'carrier'"),
-        (lambda: dataclasses.replace(PIPELINE.dimensions[0], fields=("origin",)), "only int64 and float64"),
+        (lambda: dataclasses.replace(PIPELINE.dimensions[0], fields=("observed_at",)), "only int64, float64 and string"),
         (lambda: dataclasses.replace(PIPELINE, lateness=days(1)), "less than a day"),
         (lambda: dataclasses.replace(PIPELINE, last_day=PIPELINE.first_day - days(1)), "before it begins"),
         (lambda: dataclasses.replace(PIPELINE, features=(PIPELINE.features[0], PIPELINE.features[0])), "twice"),

@@ -588,8 +588,8 @@ class FeatureSet:
             if subject and subject not in self.entity and aggregate.function in keeping and _mentions(aggregate.of, subject):
                 raise ValueError(
                     f"aggregate {aggregate.name!r} of feature set {self.name!r} keeps values of {subject!r}, which names a "
-                    f"person, under another entity {self.entity}: `penstock erase` would not find them. Count them, for example by "
-                    "distinct."
+                    f"person, under another entity {self.entity}: `penstock erase` would not find them. Count them, for example "
+                    "by distinct."
                 )
 
     @property

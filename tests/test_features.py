@@ -288,6 +288,28 @@ def test_plans(spark: SparkSession) -> None:
     }
 
 
+@pytest.mark.parametrize("most", [500_000, 0])
+def test_repeats_among_many_events(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Row 12 of the cases, in the two ways for many events: the same events count as where all are sorted."""
+    write_all(small_history.random_history(8, date(2020, 1, 1), date(2020, 1, 22)))
+    found = reach.history(PIPELINE, ORDERS, Interval.inclusive(FIRST, LAST))
+    assert found is not None
+    read = events.read(spark, ORDERS, batches.snapshot(PIPELINE)["orders"], found, ["user"])
+    monkeypatch.setattr(events, "IDS", most)
+
+    def offsets(rows: int) -> list[int]:
+        kept: list[Any] = []
+        frame = events.without_repeats(read, ORDERS, kept, rows=rows)
+        counted = sorted(row["kafka_offset"] for row in frame.select("kafka_offset").collect())
+        for one in kept:
+            one.unpersist()
+        return counted
+
+    few = offsets(0)
+    assert offsets(events.FEW + 1) == few
+    assert len(few) < read.count()
+
+
 def test_wrong_expressions_are_refused(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1.5, "x")], "price double, user string")
 

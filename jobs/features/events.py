@@ -54,17 +54,20 @@ def rows(source: Source, version: int, days: Interval) -> int:
     return int(pc.sum(files.filter(within).column("num_records")).as_py() or 0)
 
 
-def without_repeats(frame: DataFrame, source: Source, *, first: tuple[Column, ...] = (), rows: int = 0) -> DataFrame:
+def without_repeats(
+    frame: DataFrame, source: Source, kept: list[DataFrame], *, first: tuple[Column, ...] = (), rows: int = 0
+) -> DataFrame:
     """The events that are no repeats. `first` goes before the position in the order that decides.
 
     Of many `rows`, few share their id with another: those few are found by counting the ids, once and at once, and only they
-    are sorted.
+    are sorted. What that keeps in memory is appended to `kept`: who asks gives it back.
     """
     if rows <= FEW:
         return _judged(frame, source, first).where("not repeat").drop("repeat")
     # By hash, as that is all that has to travel: two ids that share one are looked at together, and told apart then.
     named = fn.xxhash64(source.event_id).alias("hash")
     hashes = frame.select(named).groupBy("hash").count().where("count > 1").select("hash").persist()
+    kept.append(hashes)
     several = hashes.count()
     if not several:
         return frame
@@ -72,6 +75,7 @@ def without_repeats(frame: DataFrame, source: Source, *, first: tuple[Column, ..
         return _judged(frame, source, first).where("not repeat").drop("repeat")
     shared = frame.withColumn("hash", named).join(fn.broadcast(hashes), "hash", "left_semi")
     repeats = _judged(shared, source, first).where("repeat").select(*POSITION[1:]).persist()
+    kept.append(repeats)
     return frame.join(fn.broadcast(repeats), [*POSITION[1:]], "left_anti")
 
 

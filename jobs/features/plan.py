@@ -106,7 +106,7 @@ class Planning:
         rows = events.rows(source, self.versions[source.name], found.read)
         if rows <= events.FEW:
             self.small.append(source.name)
-        return events.on_days(events.without_repeats(self.read(source, found), source, rows=rows), found)
+        return events.on_days(events.without_repeats(self.read(source, found), source, self.kept, rows=rows), found)
 
     def read(self, source: Source, found: reach.Reach) -> DataFrame:
         """A source's events, repeats too, with the fields that features, dimensions and labels take from it."""
@@ -128,7 +128,7 @@ class Planning:
             check.sets(self._checked(declared.source), [spine.active(declared)])
             return spine.of_days(self.pipeline, self.histories[declared.source.name], days)
         reached = reach.spine(self.pipeline, self.interval)
-        return spine.of_events(self.spark, self.pipeline, self.versions[declared.source.name], reached)
+        return spine.of_events(self.spark, self.pipeline, self.versions[declared.source.name], reached, self.kept)
 
     def _sets(self, together: tuple[FeatureSet, ...]) -> dict[str, Known]:
         """What is known by sets that share a pass."""
@@ -158,7 +158,7 @@ class Planning:
         schema = check.per_event(events.read(self.spark, s.source, version, reached, fields), s)
         types = check.sets(check.fields_of(schema, [*_names(s.source), *(one.name for one in s.per_event)]), (s,))
         group = Group((s,), types)
-        stored = Stored(spark=self.spark, pipeline=self.pipeline, group=group, version=version, fields=fields)
+        stored = Stored(spark=self.spark, pipeline=self.pipeline, group=group, version=version, fields=fields, kept=self.kept)
         added, values = stored.read(days, lambda seen: check.per_event(seen, s))
         span = windows.Span.of(days)
         placed = {stem: tiles.placed(group, frame, span) for stem, frame in values.items()}

@@ -76,12 +76,15 @@ def of_set(
     rows = group.rows(figures(group, seen, days), feature_set, pipeline.lateness).select(*feature_set.columns).collect()
     inside = _in_windows(group, seen, days)
     first = inside.orderBy(fn.col("event_time").desc(), *(fn.col(name).desc() for name in events.POSITION)).limit(EVENTS)
-    return {
+    found = {
         "row": rows[0].asDict() if rows else None,
         "stored": _stored(pipeline, feature_set, entity, day),
         "events_in_all": inside.count(),
         "events": [row.asDict() for row in first.collect()],
     }
+    for frame in planning.kept:
+        frame.unpersist()
+    return found
 
 
 def _of_entity(planning: Planning, feature_set: FeatureSet, entity: Mapping[str, str], days: Interval) -> DataFrame:
@@ -97,7 +100,7 @@ def _of_entity(planning: Planning, feature_set: FeatureSet, entity: Mapping[str,
     # A repeat may say another entity: all events with an id of the entity's decide.
     ids = read.where(own).select(source.event_id).distinct()
     near = read.join(ids, source.event_id, "left_semi")
-    return events.on_days(events.without_repeats(near, source), found).where(own)
+    return events.on_days(events.without_repeats(near, source, planning.kept), found).where(own)
 
 
 def _in_windows(group: Group, seen: DataFrame, days: Interval) -> DataFrame:

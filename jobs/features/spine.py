@@ -16,11 +16,11 @@ from pipelines.declare import Aggregate, DailySpine, FeatureSet, Pipeline, Spine
 from pipelines.declare import Column as Declared
 
 
-def of_events(spark: SparkSession, pipeline: Pipeline, version: int, reach: Reach) -> DataFrame:
+def of_events(spark: SparkSession, pipeline: Pipeline, version: int, reach: Reach, kept: list[DataFrame]) -> DataFrame:
     """Each spine event once: `key`, `as_of`, `late` (not known by its `as_of`), `feature_day`, its position and its columns.
 
     The fields that name entities follow as `_field`. Of repeats the first that was known by its `as_of` counts; where none
-    was, the first is there as late, to be counted.
+    was, the first is there as late, to be counted. What is kept in memory is appended to `kept`.
     """
     spine = pipeline.spine
     assert isinstance(spine, Spine)
@@ -28,7 +28,7 @@ def of_events(spark: SparkSession, pipeline: Pipeline, version: int, reach: Reac
     events = read(spark, spine.source, version, reach, [spine.key, *_entities(pipeline), *fields_in(spine.source, columns)])
     late = "known_time > as_of" if _closed(pipeline) else "known_time >= as_of"
     timed = events.withColumn("as_of", shift("event_time", -spine.before)).withColumn("late", fn.expr(late))
-    counted = without_repeats(timed, spine.source, first=(fn.col("late"),), rows=rows(spine.source, version, reach.read))
+    counted = without_repeats(timed, spine.source, kept, first=(fn.col("late"),), rows=rows(spine.source, version, reach.read))
     feature_day = fn.unix_date(fn.to_date(shift("as_of", -pipeline.lateness))) - 1
     return _selected(pipeline, on_days(counted, reach), key=fn.col(spine.key).cast("string"), feature_day=feature_day)
 

@@ -54,6 +54,8 @@ class Stored:
     """The version of the events that the tiles shall show."""
     fields: tuple[str, ...]
     """What the set takes from an event."""
+    kept: list[DataFrame]
+    """What is kept in memory, for the planner to give back."""
 
     @property
     def declared(self) -> FeatureSet:
@@ -147,7 +149,7 @@ class Stored:
         read = events.read(self.spark, self.source, self.version, found, self.fields)
         # As dates, so that only the needed partitions are opened.
         read = read.where(fn.date_from_unix_date("event_day").isin(needed) if needed else fn.lit(False))
-        counted = events.without_repeats(read, self.source, rows=self._rows(needed))
+        counted = events.without_repeats(read, self.source, self.kept, rows=self._rows(needed))
         arrived = fn.greatest("event_day", "known_day").between(epoch(days.start), epoch(days.last))
         return events.on_days(counted, found).where(arrived)
 

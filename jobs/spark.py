@@ -70,7 +70,8 @@ def session(name: str = "penstock", *, jvm: tuple[str, ...] | None = None) -> "I
     """
     from pyspark.sql import SparkSession
 
-    active = SparkSession.getActiveSession()
+    # The active session is a thread's own; a stage that runs in another thread must not open, and then close, the same one.
+    active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     if active is not None:
         yield active
         return

@@ -82,6 +82,8 @@ EVERY = (
 )
 TILED = tuple({one.function: one for one in EVERY}.values())
 """One of each function: wide plans take seconds each to compile."""
+FEW = tuple({each.function: each for each in EVERY}.values())
+"""One of each function."""
 LOOKED_UP = (
     Aggregate("worth", "sum", "worth"),
     Aggregate("level", "mean", "rate_level", scale=3),
@@ -138,7 +140,7 @@ EXACT = Pipeline(
     lateness=hours(3),
     spine=Spine(source=ORDERS, key="order_id", at="ordered_at", before=hours(0), columns=(Column("amount"), Column("kind"))),
     features=(
-        FeatureSet(name="open", source=ORDERS, entity=("user",), windows=(days(3), hours(6)), aggregates=EVERY, accuracy="event"),
+        FeatureSet(name="open", source=ORDERS, entity=("user",), windows=(days(3), hours(6)), aggregates=FEW, accuracy="event"),
         FeatureSet(
             name="closed",
             source=ORDERS,
@@ -153,7 +155,7 @@ EXACT = Pipeline(
             source=ORDERS,
             entity=("user",),
             windows=(days(2),),
-            aggregates=EVERY[:6],
+            aggregates=tuple(each for each in EVERY if each.name in ("orders", "spent", "shops", "last_weight", "recent")),
             accuracy="event",
             closed=True,
             own_event=False,
@@ -173,7 +175,7 @@ DAILY = Pipeline(
         source=ORDERS, entity=("user", "shop"), within=days(3), where="amount > 2", columns=(Column("user"), Column("shop"))
     ),
     features=(
-        FeatureSet(name="pair", source=ORDERS, entity=("user", "shop"), windows=(days(2), hours(30)), aggregates=EVERY),
+        FeatureSet(name="pair", source=ORDERS, entity=("user", "shop"), windows=(days(2), hours(30)), aggregates=FEW),
         FeatureSet(name="user", source=ORDERS, entity=("user",), windows=(days(5),), aggregates=EVERY[:6]),
     ),
     dimensions=(RATE, PLACE),

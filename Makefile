@@ -4,7 +4,7 @@
 BIN := .venv/bin
 UV := .penstock/bootstrap/bin/uv
 
-.PHONY: help setup setup-services lock up down demo check format test test-long bench-ingest bench-features clean
+.PHONY: help setup setup-services lock up down demo check format test test-demo test-long bench-ingest bench-features clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -37,8 +37,11 @@ format: setup ## rewrite the files as `make check` wants them
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-test: setup ## all tests, with real services that they start themselves
-	$(BIN)/pytest -m "not long"
+test: setup ## the tests, with real services that they start themselves
+	$(BIN)/pytest -m "not long and not demo"
+
+test-demo: setup ## the path of the demo, each way of running it through a real Airflow: five minutes
+	$(BIN)/pytest -m demo
 
 test-long: setup ## the tests that take minutes each: killed at every step, at random moments, and racing
 	$(BIN)/pytest -m long

@@ -59,7 +59,7 @@ def expected(told: reference.Reference, first: date, last: date) -> dict[str, li
     return {table: in_order(found) for table, found in (sets | rest).items()}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_range_equals_reference_and_days(seed: int, own_lake: Path) -> None:
     """One pass over five days, the definition in another engine, and runs day by day: the same cells."""
     history = small_history.random_history(seed, date(2020, 1, 1), date(2020, 1, 22))
@@ -89,6 +89,7 @@ def test_range_equals_reference_and_days(seed: int, own_lake: Path) -> None:
     assert everything() == whole
 
 
+@pytest.mark.long
 def test_days_one_by_one_and_again() -> None:
     """Three runs of one day equal one run of three; a second run changes nothing; neighbours' files are left alone."""
     history = small_history.random_history(3, date(2020, 1, 1), date(2020, 1, 22))

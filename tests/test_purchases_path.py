@@ -164,6 +164,7 @@ def test_a_model_was_trained_promoted_and_scores_every_example(path: Course) -> 
     assert all(0 <= row["score"] <= 1 for row in scored)
 
 
+@pytest.mark.long
 def test_a_day_gives_what_its_range_gave(path: Course) -> None:
     """The day again by itself; the test of the third set has another."""
     tables = ("features_user", "features_country", "examples", "labels")

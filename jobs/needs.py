@@ -74,7 +74,10 @@ def newest(pipeline: Pipeline, entries: Iterable[tuple[str, date, Recorded]]) ->
         if name not in made:
             made[name] = _made(pipeline, name)
         since = made[name]
-        if since is not None and entry.recorded_at >= since:
+        if since is None or entry.recorded_at < since:
+            continue
+        # Of two runs at once the one that wrote last may have recorded first.
+        if (name, day) not in held or held[name, day].output_version <= entry.output_version:
             held[name, day] = entry
     return held
 

@@ -82,12 +82,17 @@ def declared(pipeline: Pipeline) -> Iterator[tuple[str, Expectation]]:
 def limit(expectation: Expectation) -> str:
     """An expectation's limit in words, with all that it is judged by."""
     if expectation.between is not None:
-        return f"{expectation.between[0]:g} to {expectation.between[1]:g}"
+        return f"{_digits(expectation.between[0])} to {_digits(expectation.between[1])}"
     if expectation.volume is not None:
         low, high = expectation.volume
-        return f"{low:g} to {high:g} times the mean of {expectation.days} days"
+        return f"{_digits(low)} to {_digits(high)} times the mean of {expectation.days} days"
     most = next((one for one in (expectation.nulls, expectation.psi, expectation.ks) if one is not None), None)
-    return "no value twice" if most is None else f"at most {most:g}"
+    return "no value twice" if most is None else f"at most {_digits(most)}"
+
+
+def _digits(number: float) -> str:
+    """A number with all of its digits: limits that differ read differently."""
+    return repr(int(number)) if number == int(number) else repr(number)
 
 
 def rows(pipeline: Pipeline, interval: Interval) -> list[Row]:

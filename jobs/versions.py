@@ -113,6 +113,8 @@ def _parts(pipeline: Pipeline, table: str) -> dict[str, Plain]:
         return {
             # What an example carries changes no label.
             "spine": _spine(dataclasses.replace(pipeline.spine, columns=())),
+            # Of a spine's events those known at their `as_of` itself are examples only where windows are closed.
+            **({"closed": True} if any(one.closed for one in pipeline.features) else {}),
             "label": _plain(label) | {"source": _source(label.source, fields, texts)},  # type: ignore[operator]
             "lateness": lateness,
         }

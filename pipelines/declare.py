@@ -29,13 +29,17 @@ METRICS = ("log_loss", "average_precision")
 RESERVED = (
     *("event_time", "known_time", "event_date", "batch", "rejected_reason", "raw_key", "raw_value", "headers"),
     *("topic", "topic_epoch", "kafka_partition", "kafka_offset"),
+    *("event_day", "known_day", "set"),
 )
-"""Columns that ingest adds to each event; a field can't have one of these names."""
+"""Columns that ingest or the features add to each event; a field can't have one of these names."""
 OWN = (
     *("key", "as_of", "as_of_date", "feature_date", "label", "mature_at", "mature_date"),
     *("topic_epoch", "kafka_partition", "kafka_offset", "available_at", "event_date", "weight"),
+    *("late", "feature_day"),
 )
 """Columns that features, examples and labels have themselves; an input can't have one of these names."""
+INNER = ("set", "day", "part", "value", "enters", "leaves", "kind", "point", "until", "newest")
+"""Columns that features go by on the way; a field that names an entity can't have one of these names."""
 LONGEST = timedelta(days=365)
 """The longest window."""
 
@@ -240,6 +244,11 @@ class Spine:
 
     def __post_init__(self) -> None:
         self.source.field(self.key)
+        for name in ("as_of", "late"):
+            if any(field.name == name for field in self.source.fields):
+                raise ValueError(
+                    f"the spine's source {self.source.name!r} has a field {name!r}, as each example does: rename it."
+                )
         if self.at != self.source.event_time:
             raise ValueError(
                 f"the spine counts from {self.at!r}: use the event time of {self.source.name!r}, {self.source.event_time!r}."
@@ -280,6 +289,7 @@ class DailySpine:
 
     def __post_init__(self) -> None:
         _some("entity of the spine", self.entity, "('user',)")
+        _not_inner("entity of the spine", self.entity)
         for name in self.entity:
             self.source.field(name)
         _unique("entity of the spine", list(self.entity))
@@ -369,6 +379,7 @@ class Dimension:
     def __post_init__(self) -> None:
         _name("dimension", self.name)
         _some(f"entity of dimension {self.name!r}", self.entity, "('item',)")
+        _not_inner(f"entity of dimension {self.name!r}", self.entity, ("day", "enters", "leaves", "newest"))
         _some(f"fields of dimension {self.name!r}", self.fields, "('price',)")
         if self.within is not None:
             _whole_days(f"within of dimension {self.name!r}", self.within)
@@ -541,6 +552,7 @@ class FeatureSet:
         _name("feature set", self.name)
         what = f"of feature set {self.name!r}"
         _some(f"entity {what}", self.entity, "('carrier',)")
+        _not_inner(f"entity {what}", self.entity)
         _some(f"windows {what}", self.windows, "(days(7),)")
         _some(f"aggregates {what}", self.aggregates, "(Aggregate('events', 'count'),)")
         for name in self.entity:
@@ -583,9 +595,17 @@ class FeatureSet:
     def _check_subject(self) -> None:
         """What names a person must not be kept where `penstock erase`, which goes by entities, can't find it."""
         subject = self.source.subject
+        named = {subject}
+        for one in self.per_event:
+            named |= {one.name} if any(name and _mentions(one.sql, name) for name in named) else set()
         keeping = ("first", "last", "last_k", "min", "max", *(("distinct",) if self.tiles else ()))
         for aggregate in self.aggregates:
-            if subject and subject not in self.entity and aggregate.function in keeping and _mentions(aggregate.of, subject):
+            if (
+                subject
+                and subject not in self.entity
+                and aggregate.function in keeping
+                and any(name and _mentions(aggregate.of, name) for name in named)
+            ):
                 raise ValueError(
                     f"aggregate {aggregate.name!r} of feature set {self.name!r} keeps values of {subject!r}, which names a "
                     f"person, under another entity {self.entity}: `penstock erase` would not find them. Count them, for example "
@@ -804,13 +824,26 @@ class Pipeline:
                 _one_of(
                     f"column of an expectation of pipeline {self.name!r}", expectation.column, (*self.categories, *self.numbers)
                 )
-        _ = self.sources, self.tables
+        twice = {source.name for source in self.sources} & {table.name for table in self.tables}
+        if twice:
+            raise ValueError(f"pipeline {self.name!r} has a source and a table called {min(twice)!r}: give each its own name.")
 
     def _check_entities(self) -> None:
         known = self.spine.fields
+        joins: list[tuple[str, tuple[str, str], Source | Table]] = [
+            (s.name, pair, s.source) for s in self.features for pair in zip(s.on_spine, s.entity, strict=True)
+        ]
+        joins += [(d.name, (name, name), d.source) for d in self.dimensions for name in d.entity]
+        joins += [("label", (name, name), self.label.source) for name in self.label.entity]
+        for what, (name, other), source in joins:
+            _one_of(f"entity of {what!r} (a field of the spine)", name, known)
+            mine, theirs = self.spine.source.field(name).type, source.field(other).type
+            if mine != theirs:
+                raise ValueError(
+                    f"entity of {what!r}: the spine's {name!r} is {mine}, but {other!r} of {source.name!r} is {theirs}: "
+                    "declare both with one type."
+                )
         for feature_set in self.features:
-            for name in feature_set.on_spine:
-                _one_of(f"entity of feature set {feature_set.name!r} (a field of the spine)", name, known)
             if not feature_set.own_event and not (
                 isinstance(self.spine, Spine)
                 and self.spine.source == feature_set.source
@@ -825,11 +858,6 @@ class Pipeline:
                     f"feature set {feature_set.name!r} has accuracy='event', but each example is as of its day's close: "
                     "use accuracy='day', or a Spine."
                 )
-        for dimension in self.dimensions:
-            for name in dimension.entity:
-                _one_of(f"entity of dimension {dimension.name!r} (a field of the spine)", name, known)
-        for name in self.label.entity:
-            _one_of("entity of the label (a field of the spine)", name, known)
         if self.label.key is not None and isinstance(self.spine, DailySpine):
             raise ValueError("the label goes by a key, but an entity on a day has none: give it an entity and aggregates.")
 
@@ -935,6 +963,14 @@ def _not_own(kind: str, names: list[str]) -> None:
 
 def _mentions(sql: str, name: str) -> bool:
     return name.lower() in re.findall(r"\w+", sql.lower())
+
+
+def _not_inner(kind: str, names: tuple[str, ...], inner: tuple[str, ...] = INNER) -> None:
+    for name in names:
+        if name in inner:
+            raise ValueError(
+                f"{kind} {name!r} is a column that features go by on the way; rename the field. Taken: {', '.join(inner)}."
+            )
 
 
 def _some(kind: str, values: tuple[object, ...], example: str) -> None:

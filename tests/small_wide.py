@@ -140,7 +140,15 @@ EXACT = Pipeline(
     lateness=hours(3),
     spine=Spine(source=ORDERS, key="order_id", at="ordered_at", before=hours(0), columns=(Column("amount"), Column("kind"))),
     features=(
-        FeatureSet(name="open", source=ORDERS, entity=("user",), windows=(days(3), hours(6)), aggregates=FEW, accuracy="event"),
+        FeatureSet(
+            name="open",
+            source=ORDERS,
+            entity=("user",),
+            windows=(days(3), hours(6)),
+            aggregates=FEW,
+            accuracy="event",
+            derived=(Expression("quiet", "if(open_large_3d = 0, 1.0, 0.0)"),),
+        ),
         FeatureSet(
             name="closed",
             source=ORDERS,
@@ -222,6 +230,7 @@ MEANINGS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "size * 2": lambda row: None if row["size"] is None else row["size"] * 2,
     "cast(shop as string)": lambda row: None if row["shop"] is None else str(row["shop"]),
     "try_divide(all_spent_6h, all_spent_3d)": lambda row: _divided(row["all_spent_6h"], row["all_spent_3d"]),
+    "if(open_large_3d = 0, 1.0, 0.0)": lambda row: 1.0 if row["open_large_3d"] == 0 else 0.0,
     "upper(all_first_kind_36h)": lambda row: row["all_first_kind_36h"] and row["all_first_kind_36h"].upper(),
     "orders > 1 and kinds > 1": lambda row: row["orders"] > 1 and row["kinds"] > 1,
     "orders > 0 and (spent > 5 or dearest > 100)": lambda row: _and(

@@ -13,6 +13,7 @@ from pipelines.declare import (
     Aggregate,
     Column,
     DailySpine,
+    Dimension,
     Expectation,
     Expression,
     FeatureSet,
@@ -76,6 +77,13 @@ def with_set(**values: Any) -> Pipeline:
 def daily(**values: Any) -> DailySpine:
     """A daily spine over the spine's source."""
     return DailySpine(**{"source": PIPELINE.spine.source, "entity": ("origin",), "within": days(7)} | values)
+
+
+def with_table_called(name: str) -> Pipeline:
+    """The pipeline with a snapshot table of some name."""
+    table = Table(name=name, path="x", fields=(SINCE, Field("origin"), Field("size", "int64")), valid_from="since")
+    facts = Dimension(name="place", source=table, entity=("origin",), fields=("size",), within=None)
+    return dataclasses.replace(PIPELINE, dimensions=(facts,))
 
 
 def about_people() -> Source:
@@ -190,7 +198,19 @@ def test_a_decimal_is_no_input_of_a_dimension() -> None:
         (lambda: of_set(expectations=(Expectation(column="origin_flihgts_1d", nulls=0),)), "did you mean 'origin_flights_1d'"),
         (lambda: of_set(lookups=(dataclasses.replace(PIPELINE.dimensions[0], entity=("flight",)),)), "known: .*observed_at"),
         (lambda: of_set(source=about_people(), aggregates=(Aggregate("x", "last", "aircraft"),)), "`penstock erase` would not"),
+        (
+            lambda: of_set(
+                source=about_people(), per_event=(Expression("who", "aircraft"),), aggregates=(Aggregate("x", "last", "who"),)
+            ),
+            "`penstock erase` would not",
+        ),
         (lambda: with_set(spine_entity=("orign",)), "did you mean 'origin'"),
+        (lambda: with_set(spine_entity=("seats",)), "'seats' is int64, but 'origin' of 'flights_landed' is string"),
+        (lambda: of_set(per_event=(Expression("known_day", "1"),)), "one that ingest adds"),
+        (lambda: Field("event_day"), "is a column that ingest adds"),
+        (lambda: of_set(source=sourced(Field("day")), entity=("day",)), "a column that features go by on the way"),
+        (lambda: changed("spine", source=sourced(Field("late", "bool"))), "has a field 'late', as each example does"),
+        (lambda: with_table_called(PIPELINE.label.source.name), "a source and a table called 'flights_landed'"),
         (lambda: with_set(accuracy="event", closed=True, own_event=False), "its events are not the examples"),
         (lambda: Aggregate("n", "sum", "x", k=3), "last_k takes one"),
         (lambda: Aggregate("n", "last_k", "x"), "last_k takes one, 1 to 100"),

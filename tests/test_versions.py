@@ -286,3 +286,10 @@ def test_labels_of_a_day_are_looked_for_where_they_can_mature(lateness: Any, kin
     # A day of examples begins when the day before has closed, or with the day itself where features go by each moment.
     first = midnight(day) + (hours(0) if pipeline.exact else lateness) + pipeline.label.horizon + pipeline.label.lateness
     assert holdout.matured(pipeline, day) == (first.date(), (first + DAY - timedelta(microseconds=1)).date())
+
+
+def test_closed_windows_make_other_labels() -> None:
+    """They decide which of a spine's events were known in time."""
+    closed = tuple(replace(one, accuracy="event", closed=True) for one in PIPELINE.features)
+    other = replace(PIPELINE, features=closed)
+    assert versions.digest(other, "labels") != versions.digest(PIPELINE, "labels")

@@ -27,7 +27,7 @@ CLOCKS = ("event_time", "known_time", "event_day", "known_day")
 FEW = 500_000
 """Up to so many events, all of them are sorted to find the repeats; of more, only those whose id is there more than once."""
 IDS = 500_000
-"""Up to so many ids that are there more than once, every task holds them all."""
+"""Up to so many ids that are there more than once, or repeats, every task holds them all."""
 
 
 def read(spark: SparkSession, source: Source, version: int, reach: Reach, fields: Iterable[str]) -> DataFrame:
@@ -63,20 +63,22 @@ def without_repeats(
     are sorted. What that keeps in memory is appended to `kept`: who asks gives it back.
     """
     if rows <= FEW:
-        return _judged(frame, source, first).where("not repeat").drop("repeat")
+        return _judged(frame, source, first).where("not _repeat").drop("_repeat")
     # By hash, as that is all that has to travel: two ids that share one are looked at together, and told apart then.
-    named = fn.xxhash64(source.event_id).alias("hash")
-    hashes = frame.select(named).groupBy("hash").count().where("count > 1").select("hash").persist()
+    named = fn.xxhash64(source.event_id).alias("_hash")
+    hashes = frame.select(named).groupBy("_hash").count().where("count > 1").select("_hash").persist()
     kept.append(hashes)
     several = hashes.count()
     if not several:
         return frame
     if several > IDS:
-        return _judged(frame, source, first).where("not repeat").drop("repeat")
-    shared = frame.withColumn("hash", named).join(fn.broadcast(hashes), "hash", "left_semi")
-    repeats = _judged(shared, source, first).where("repeat").select(*POSITION[1:]).persist()
+        return _judged(frame, source, first).where("not _repeat").drop("_repeat")
+    shared = frame.withColumn("_hash", named).join(fn.broadcast(hashes), "_hash", "left_semi")
+    repeats = _judged(shared, source, first).where("_repeat").select(*POSITION[1:]).persist()
     kept.append(repeats)
-    return frame.join(fn.broadcast(repeats), [*POSITION[1:]], "left_anti")
+    # A single id may have very many repeats.
+    few = repeats.count() <= IDS
+    return frame.join(fn.broadcast(repeats) if few else repeats, [*POSITION[1:]], "left_anti")
 
 
 def _judged(frame: DataFrame, source: Source, first: tuple[Column, ...]) -> DataFrame:
@@ -84,8 +86,8 @@ def _judged(frame: DataFrame, source: Source, first: tuple[Column, ...]) -> Data
     order = Window.partitionBy(source.event_id).orderBy(*first, *POSITION)
     # A set of days, not of events: an id with very many repeats stays cheap.
     earlier = fn.collect_set("event_day").over(order.rowsBetween(Window.unboundedPreceding, -1))
-    repeat = fn.exists("earlier", lambda day: fn.abs(day - fn.col("event_day")) <= source.repeats_within.days)
-    return frame.withColumn("earlier", earlier).withColumn("repeat", repeat).drop("earlier")
+    repeat = fn.exists("_earlier", lambda day: fn.abs(day - fn.col("event_day")) <= source.repeats_within.days)
+    return frame.withColumn("_earlier", earlier).withColumn("_repeat", repeat).drop("_earlier")
 
 
 def on_days(frame: DataFrame, reach: Reach) -> DataFrame:

@@ -5,11 +5,13 @@ newest, of one instant the last by position, and in a snapshot table, which has 
 a join gives as many rows as it was given, the same after any shuffle.
 """
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from jobs import batches
-from jobs.features.events import POSITION, shift
+from jobs.errors import UsageError
+from jobs.features.events import POSITION, reason, shift
 from jobs.interval import Interval
 from jobs.reach import epoch
 from pipelines.declare import Dimension, Table
@@ -26,10 +28,14 @@ def table(spark: SparkSession, declared: Table, version: int) -> DataFrame:
         reader = reader.option("versionAsOf", version)
     fields = [fn.col(field.name).cast(TYPES.get(field.type, field.type)).alias(field.name) for field in declared.fields]
     day = fn.unix_date(fn.to_date(declared.valid_from))
+    try:
+        rows = reader.load(batches.table_uri(declared)).select(*fields)
+    except AnalysisException as failure:
+        raise UsageError(
+            f"table {declared.name!r} at {batches.table_uri(declared)} is not as declared: {reason(failure)}"
+        ) from failure
     return (
-        reader.load(batches.table_uri(declared))
-        .select(*fields)
-        .where(fn.col(declared.valid_from).isNotNull())
+        rows.where(fn.col(declared.valid_from).isNotNull())
         .withColumns({"event_time": fn.col(declared.valid_from), "known_time": fn.col(declared.valid_from)})
         .withColumns({"event_day": day, "known_day": day, **{name: fn.lit(0) for name in POSITION[1:]}})
     )

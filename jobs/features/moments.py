@@ -15,6 +15,7 @@ from pyspark.sql import functions as fn
 
 from jobs.features.events import POSITION
 from jobs.features.group import Group, at, derived
+from jobs.features.measures import EVENTS, Number
 from jobs.features.windows import Span, changes, leaves
 from pipelines.declare import FeatureSet
 
@@ -55,8 +56,14 @@ class Moments:
         figures = self._running(rows, seen)
         if self._paired:
             figures = self._with_pairs(figures, seen)
-        columns = [*self.group.columns(self.declared)]
-        return derived(figures.select(*asked, *columns), self.declared).select(*asked, *self.declared.columns)
+        # As in a set by day, what is derived is unknown where the longest window holds no event: there would be no row.
+        some = fn.col(at(self.group.sums[Number(EVENTS)], max(self.declared.windows))) > 0
+        made = derived(figures.select(*asked, *self.group.columns(self.declared), some.alias("_some")), self.declared)
+        own = {f"{self.declared.name}_{one.name}" for one in self.declared.derived}
+        return made.select(
+            *asked,
+            *(fn.when(fn.col("_some"), fn.col(name)).alias(name) if name in own else name for name in self.declared.columns),
+        )
 
     @property
     def _distincts(self) -> dict[str, str]:

@@ -48,7 +48,12 @@ def plan(spark: SparkSession, pipeline: Pipeline, interval: Interval, versions: 
 
     Little is computed before the first write. Raises UsageError for expressions that don't hold.
     """
-    return Planning(spark, pipeline, interval, versions).plan()
+    planning = Planning(spark, pipeline, interval, versions)
+    try:
+        return planning.plan()
+    except BaseException:
+        planning.release()
+        raise
 
 
 @dataclass(slots=True)
@@ -100,6 +105,11 @@ class Planning:
             outcomes=matured,
             kept=tuple(self.kept),
         )
+
+    def release(self) -> None:
+        """Give back what is kept in memory."""
+        for frame in self.kept:
+            frame.unpersist()
 
     def _history(self, source: Source, found: reach.Reach) -> DataFrame:
         """The events of a source that count."""

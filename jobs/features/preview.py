@@ -70,21 +70,26 @@ def of_set(
     """The row, the row in the table, and the newest EVENTS events in its longest window."""
     days = Interval(day, day + timedelta(days=1))
     planning = Planning(spark, pipeline, days, inputs)
+    try:
+        return _found(planning, feature_set, entity, days)
+    finally:
+        planning.release()
+
+
+def _found(planning: Planning, feature_set: FeatureSet, entity: Mapping[str, str], days: Interval) -> dict[str, Any]:
+    pipeline, day = planning.pipeline, days.start
     seen, made = planning.enriched(feature_set, _of_entity(planning, feature_set, entity, days))
     types = check.sets(check.fields_of(seen, [*(one.name for one in feature_set.source.fields), *made]), (feature_set,))
     group = Group((feature_set,), types)
     rows = group.rows(figures(group, seen, days), feature_set, pipeline.lateness).select(*feature_set.columns).collect()
     inside = _in_windows(group, seen, days)
     first = inside.orderBy(fn.col("event_time").desc(), *(fn.col(name).desc() for name in events.POSITION)).limit(EVENTS)
-    found = {
+    return {
         "row": rows[0].asDict() if rows else None,
         "stored": _stored(pipeline, feature_set, entity, day),
         "events_in_all": inside.count(),
         "events": [row.asDict() for row in first.collect()],
     }
-    for frame in planning.kept:
-        frame.unpersist()
-    return found
 
 
 def _of_entity(planning: Planning, feature_set: FeatureSet, entity: Mapping[str, str], days: Interval) -> DataFrame:

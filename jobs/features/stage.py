@@ -49,12 +49,13 @@ def run(job: Job) -> None:
     if job.options.chunk_days < 1:
         raise UsageError(f"--chunk-days is {job.options.chunk_days}: it must be at least 1.")
     batches.require_closed(job.pipeline, job.interval)
+    # Before the account is settled: what is committed meanwhile is not read, and makes the days stale afterwards.
+    inputs = batches.snapshot(job.pipeline)
     account.settle_all(job.pipeline.sources)
     chunks = _chunks(job, job.pipeline, job.interval)
     for days in stale.intervals(day for chunk in chunks for day in chunk.days()):
         letters.require_usable(job.pipeline, days)
     checks = Checks(job.pipeline)
-    inputs = batches.snapshot(job.pipeline)
     job.report.update(inputs=inputs, tables={}, seconds_of={}, plans={})
     if not chunks:
         _say(job, f"{job.pipeline.name}, {job.interval}: nothing to do, all days stand as they are (--force computes them again)")

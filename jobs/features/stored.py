@@ -2,12 +2,12 @@
 
 `tiles_<set>` is partitioned by `known_date`, the day on which its events were known to have happened: the later of the day they
 happened and the day they were known. `kind` tells a day's rows apart: sums and states, each different value that is counted, and
-one row that says at which version of the events the day was looked at (`events_version`), so that a day without arrivals is there
-too.
+one row that says at which version of the events the day was looked at (`events_version`), by which `code`, so that a day without
+arrivals is there too.
 
 A day's tiles hold at a version of the events when no commit between it and the version that they were made of has rows that would
-change them: rows known by that day, of the days that its arrivals and their repeats can be of. What doesn't hold is made again:
-that is work, never a result.
+change them: rows known by that day, of the days that its arrivals and their repeats can be of. What doesn't hold, or was made by
+other code, is made again: that is work, never a result.
 """
 
 import logging
@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from jobs import batches, lake, reach, stale, versions
+from jobs import batches, lake, ledger, reach, stale, versions
 from jobs.errors import RetryError
 from jobs.features import events, tables
 from jobs.features.group import Group
@@ -94,7 +94,7 @@ class Stored:
             return list(wanted.days())
         looked = lake.query(
             table,
-            f"select known_date, events_version from t where kind = {LOOKED} "
+            f"select known_date, events_version from t where kind = {LOOKED} and code = '{ledger.fingerprint('features')}' "
             f"and known_date >= date '{wanted.start}' and known_date < date '{wanted.end}'",
         )
         here: dict[date, int] = {row["known_date"]: row["events_version"] for row in looked.to_pylist()}
@@ -131,6 +131,7 @@ class Stored:
             fn.date_from_unix_date(fn.col("id").cast("int")).alias("known_date"),
             fn.lit(LOOKED).alias("kind"),
             fn.lit(self.version).cast("long").alias("events_version"),
+            fn.lit(ledger.fingerprint("features")).alias("code"),
         )
         rows = rows.unionByName(looked, allowMissingColumns=True)
         output = tables.Output(table=self._name, frame=rows, partition="known_date", days=days, order=("kind", *entity))

@@ -17,10 +17,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from jobs import lake, versions
-from jobs.errors import RetryError, UsageError
+from jobs.errors import DataError, RetryError, UsageError
 from jobs.interval import Interval
 from pipelines.declare import Pipeline
 
+UNFIT = ("ARITHMETIC_OVERFLOW", "BINARY_ARITHMETIC_OVERFLOW", "CAST_", "DIVIDE_BY_ZERO", "NUMERIC_", "INVALID_ARRAY_INDEX")
+"""How Spark's errors begin that say that a value doesn't fit an expression."""
 PLAN = 20_000
 """The most characters of a physical plan that a report keeps."""
 
@@ -51,8 +53,8 @@ class Written:
 def write(output: Output, pipeline: Pipeline, *, run_id: str, inputs: Mapping[str, Any]) -> Written:
     """Replace the days of the output in one commit.
 
-    Raises RetryError where a neighbour wrote one of the days at the same time, UsageError where the table of this declaration has
-    other columns than the frame.
+    Raises RetryError where a neighbour wrote one of the days at the same time, DataError where a value doesn't fit an expression,
+    UsageError where the table of this declaration has other columns than the frame.
     """
     before = _made(output, pipeline)
     uri = before.table_uri
@@ -72,6 +74,13 @@ def write(output: Output, pipeline: Pipeline, *, run_id: str, inputs: Mapping[st
     except Exception as failure:
         if "io.delta.exceptions" in str(failure) or "DELTA_CONCURRENT" in str(failure):
             raise RetryError(f"another run wrote {uri}, {output.days}, at the same time. Run this one again.") from failure
+        unfit = next((name for name in UNFIT if f"[{name}" in str(failure)), None)
+        if unfit is not None:
+            # Without the cause, whose words hold the value: it may be a person's.
+            raise DataError(
+                f"{output.table}, {output.days}: an expression can't be computed of some event ({unfit}). Let the declaration "
+                "say what such values are: try_cast, try_divide, coalesce, or a where= that leaves them out."
+            ) from None
         raise
     return _written(uri, output, note, after=before.version())
 

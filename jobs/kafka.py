@@ -84,7 +84,10 @@ def failed(failure: BaseException, about: str = "") -> JobError:
     if error is not None and _is_refusal(error):
         wanted = f" {about}" if about else ""
         return UsageError(f"{where} refused{wanted} ({error.str()}): check the KAFKA_SECURITY_ variables and the user's rights.")
-    said = error.str() if error is not None else failure
+    said = error.str() if error is not None else str(failure)
+    if "SSL_HANDSHAKE" in said and "PLAINTEXT" not in said:
+        # Which of its two messages the client gives for a port without TLS depends on who closes first.
+        said = f"{said}: connecting to a PLAINTEXT broker listener?"
     return RetryError(f"{where} did not answer ({said}). Is it up? Try again.")
 
 

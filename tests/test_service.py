@@ -149,6 +149,8 @@ def test_it_outlives_a_store_that_is_away_for_a_while(source: Source, tmp_path: 
     service = apart(source, continuous=True, every=0.2, megabytes=0.001, metrics=str(port))
     try:
         until(lambda: held(source) == 10)
+        # The round has ended, and told its figures.
+        until(lambda: LAG in scraped(port))
         with away(tmp_path / "lake"):
             produce(source, [order(n) for n in range(10, 17)])
             until(lambda: scraped(port)["penstock_ingest_failed_rounds_total"] >= 2)

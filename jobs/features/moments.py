@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from jobs.features.events import POSITION
 from jobs.features.group import Group, at, derived
 from jobs.features.measures import EVENTS, Number
-from jobs.features.windows import Span, changes, leaves
+from jobs.features.windows import Span, changes, columns, leaves
 from pipelines.declare import FeatureSet
 
 OWN = ("as_of", *POSITION[1:])
@@ -102,7 +102,7 @@ class Moments:
             for sql, stem in self._distincts.items()
         }
         moved = changes(self.group, seen, values, self.span, spread=False)
-        names = [at(stem, window) for window in self.group.windows for stem in (*self.group.sums.values(), *values)]
+        names = columns(self.group, values)
         asked = rows.select(
             fn.lit(0).alias("set"),
             *(fn.col(f"_{spine}").alias(own) for spine, own in self._named()),
@@ -121,7 +121,7 @@ class Moments:
         found = summed.where(fn.col("_row").isNotNull()).select("_row.*", *names)
         if self.declared.own_event:
             return found
-        own = [at(stem, window) for window in self.group.windows for stem in self.group.sums.values()]
+        own = columns(self.group, ())
         return found.withColumns({name: fn.col(name) - fn.coalesce(fn.col(f"_own_{name}"), fn.lit(0)) for name in own})
 
     def _own(self, rows: DataFrame, seen: DataFrame) -> DataFrame:

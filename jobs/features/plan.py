@@ -170,9 +170,7 @@ class Planning:
         group = Group((s,), types)
         stored = Stored(spark=self.spark, pipeline=self.pipeline, group=group, version=version, fields=fields, kept=self.kept)
         added, values = stored.read(days, lambda seen: check.per_event(seen, s))
-        span = windows.Span.of(days)
-        placed = {stem: tiles.placed(group, frame, span) for stem, frame in values.items()}
-        found = windows.at_days(group, tiles.placed(group, added, span), placed, days).persist()
+        found = _placed(group, added, values, days).persist()
         self.kept.append(found)
         return group.rows(found, s, self.pipeline.lateness)
 
@@ -212,8 +210,14 @@ def figures(group: Group, seen: DataFrame, days: Interval) -> DataFrame:
     span = windows.Span.of(days)
     once = span.first == span.last and not group.states
     added = tiles.single(group, seen) if once else tiles.tiles(group, seen)
-    values = {stem: tiles.placed(group, frame, span) for stem, frame in tiles.values(group, seen).items()}
-    return windows.at_days(group, tiles.placed(group, added, span), values, days)
+    return _placed(group, added, tiles.values(group, seen), days)
+
+
+def _placed(group: Group, added: DataFrame, values: dict[str, DataFrame], days: Interval) -> DataFrame:
+    """The figures at the end of each day, out of tiles and values that are not placed yet."""
+    span = windows.Span.of(days)
+    placed = {stem: tiles.placed(group, frame, span) for stem, frame in values.items()}
+    return windows.at_days(group, tiles.placed(group, added, span), placed, days)
 
 
 def _joining(moments: Moments, seen: DataFrame) -> Known:

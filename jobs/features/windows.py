@@ -56,6 +56,11 @@ def remainders(windows: Iterable[timedelta]) -> list[timedelta]:
     return sorted({window % DAY for window in windows if window % DAY}, reverse=True)
 
 
+def columns(group: Group, values: Iterable[str]) -> list[str]:
+    """The columns of the sums and of the counted `values`, by their stems, in each window."""
+    return [at(stem, window) for window in group.windows for stem in (*group.sums.values(), *values)]
+
+
 def held(window: timedelta) -> Column:
     """Whether a row is in a window at all when it enters: one that was known late may have left it."""
     return fn.col("enters") < fn.col(leaves(window))
@@ -100,13 +105,12 @@ def at_once(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: 
                 *(fn.count_if(leaving(group, window) > span.first).alias(at(stem, window)) for window in group.windows)
             )
         )
-    stems = [*group.sums.values(), *values]
+    names = columns(group, values)
     together = _union(frames)
     if len(frames) > 1:
-        together = together.groupBy(*group.entity).agg(
-            *(fn.sum(at(stem, window)).alias(at(stem, window)) for window in group.windows for stem in stems)
-        )
-    return together.select(*group.entity, fn.lit(span.first).alias("day"), *_zeros(group, stems))
+        together = together.groupBy(*group.entity).agg(*(fn.sum(name).alias(name) for name in names))
+    zeros = (fn.coalesce(fn.col(name), fn.lit(0)).alias(name) for name in names)
+    return together.select(*group.entity, fn.lit(span.first).alias("day"), *zeros)
 
 
 def running(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: Span) -> DataFrame:
@@ -115,8 +119,8 @@ def running(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: 
     by_entity = Window.partitionBy(*group.entity).orderBy("day")
     so_far = by_entity.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     until = fn.coalesce(fn.lead("day").over(by_entity) - 1, fn.lit(span.last))
-    names = [at(stem, window) for window in group.windows for stem in (*group.sums.values(), *values)]
-    return moved.select(*group.entity, "day", until.alias("until"), *(fn.sum(name).over(so_far).alias(name) for name in names))
+    sums = (fn.sum(name).over(so_far).alias(name) for name in columns(group, values))
+    return moved.select(*group.entity, "day", until.alias("until"), *sums)
 
 
 def changes(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: Span, *, spread: bool = True) -> DataFrame:
@@ -125,9 +129,9 @@ def changes(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: 
     `spread` by entity, so that what follows needs no further shuffle; it is better left out where most changes share few points.
     """
     frames = [_moves(group, tiles, span), *(_turns(group, stem, frame, span) for stem, frame in values.items())]
-    names = [at(stem, window) for window in group.windows for stem in (*group.sums.values(), *values)]
     moved = _union(frames).repartition(*group.entity) if spread else _union(frames)
-    return moved.groupBy(*group.entity, "point").agg(*(fn.coalesce(fn.sum(name), fn.lit(0)).alias(name) for name in names))
+    sums = (fn.coalesce(fn.sum(name), fn.lit(0)).alias(name) for name in columns(group, values))
+    return moved.groupBy(*group.entity, "point").agg(*sums)
 
 
 def _moves(group: Group, tiles: DataFrame, span: Span) -> DataFrame:
@@ -208,9 +212,3 @@ def _joined(figures: DataFrame, found: DataFrame, entity: list[str]) -> DataFram
 
 def _union(frames: list[DataFrame]) -> DataFrame:
     return functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-
-
-def _zeros(group: Group, stems: list[str]) -> list[Column]:
-    return [
-        fn.coalesce(fn.col(at(stem, window)), fn.lit(0)).alias(at(stem, window)) for window in group.windows for stem in stems
-    ]

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from jobs import batches, lake
+from jobs.features.rows import stored
 from jobs.interval import Interval
 from jobs.reach import Reach, epoch
 from pipelines.declare import Source
@@ -32,9 +33,8 @@ IDS = 500_000
 
 def read(spark: SparkSession, source: Source, version: int, reach: Reach, fields: Iterable[str]) -> DataFrame:
     """The good events of the days `reach.read`, with the given fields, their clocks and their positions."""
-    frame = spark.read.format("delta").option("versionAsOf", version).load(batches.events_uri(source))
     return (
-        frame.where(fn.col("event_date").between(fn.lit(reach.read.start), fn.lit(reach.read.last)))
+        stored(spark, batches.events_uri(source), version, "event_date", reach.read)
         .where("rejected_reason is null")
         .withColumn("event_day", fn.unix_date("event_date"))
         .withColumn("known_day", fn.unix_date(fn.to_date("known_time")))

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs import reach
-from jobs.features import check, events, lookups, spine, tiles, windows
+from jobs.features import check, events, figures, lookups, spine
 from jobs.features.examples import Known, examples
 from jobs.features.group import Group, grouped
 from jobs.features.labels import labels, outcomes
@@ -39,8 +39,7 @@ class Plan:
 
     def release(self) -> None:
         """Give the memory back."""
-        for frame in self.kept:
-            frame.unpersist()
+        release(self.kept)
 
 
 def plan(spark: SparkSession, pipeline: Pipeline, interval: Interval, versions: dict[str, Any]) -> Plan:
@@ -108,8 +107,7 @@ class Planning:
 
     def release(self) -> None:
         """Give back what is kept in memory."""
-        for frame in self.kept:
-            frame.unpersist()
+        release(self.kept)
 
     def _history(self, source: Source, found: reach.Reach) -> DataFrame:
         """The events of a source that count."""
@@ -151,7 +149,7 @@ class Planning:
         daily = tuple(s for s in together if s.accuracy == "day")
         if daily:
             group, days = Group(daily, types), reach.feature_days(self.pipeline, self.interval)
-            found = figures(group, seen, days).persist()
+            found = figures.of_events(group, seen, days).persist()
             self.kept.append(found)
             known |= {s.name: group.rows(found, s, self.pipeline.lateness) for s in daily}
         start, end = reach.examples_as_of(self.pipeline, self.interval)
@@ -170,7 +168,7 @@ class Planning:
         group = Group((s,), types)
         stored = Stored(spark=self.spark, pipeline=self.pipeline, group=group, version=version, fields=fields, kept=self.kept)
         added, values = stored.read(days, lambda seen: check.per_event(seen, s))
-        found = _placed(group, added, values, days).persist()
+        found = figures.of_tiles(group, added, values, days).persist()
         self.kept.append(found)
         return group.rows(found, s, self.pipeline.lateness)
 
@@ -205,19 +203,10 @@ class Planning:
         return check.fields_of(self.histories[source.name], _names(source))
 
 
-def figures(group: Group, seen: DataFrame, days: Interval) -> DataFrame:
-    """The sums, counts and states of the group's sets at the end of each day."""
-    span = windows.Span.of(days)
-    once = span.first == span.last and not group.states
-    added = tiles.single(group, seen) if once else tiles.tiles(group, seen)
-    return _placed(group, added, tiles.values(group, seen), days)
-
-
-def _placed(group: Group, added: DataFrame, values: dict[str, DataFrame], days: Interval) -> DataFrame:
-    """The figures at the end of each day, out of tiles and values that are not placed yet."""
-    span = windows.Span.of(days)
-    placed = {stem: tiles.placed(group, frame, span) for stem, frame in values.items()}
-    return windows.at_days(group, tiles.placed(group, added, span), placed, days)
+def release(kept: Iterable[DataFrame]) -> None:
+    """Give frames back, the last first: Spark plans those anew that are made of one that goes."""
+    for frame in reversed([*kept]):
+        frame.unpersist()
 
 
 def _joining(moments: Moments, seen: DataFrame) -> Known:

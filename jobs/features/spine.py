@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from jobs.errors import UsageError
-from jobs.features import tiles, windows
+from jobs.features import figures
 from jobs.features.events import POSITION, fields_in, on_days, read, reason, rows, shift, without_repeats
 from jobs.features.group import Group
 from jobs.interval import Interval
@@ -40,9 +40,7 @@ def of_days(pipeline: Pipeline, events: DataFrame, days: tuple[Interval, ...]) -
     group = Group((active(spine),), {})
     found = []
     for piece in _merged(days):
-        span = windows.Span.of(piece)
-        seen = tiles.single(group, events) if span.first == span.last else tiles.tiles(group, events)
-        found.append(windows.at_days(group, tiles.placed(group, seen, span), {}, piece).select(*spine.entity, "day"))
+        found.append(figures.of_events(group, events, piece).select(*spine.entity, "day"))
     each = found[0] if len(found) == 1 else found[0].unionByName(found[1])
     texts = [fn.col(name).cast("string") for name in spine.entity]
     timed = each.withColumns(

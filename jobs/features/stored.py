@@ -25,6 +25,7 @@ from jobs import batches, lake, ledger, reach, stale, versions
 from jobs.errors import RetryError
 from jobs.features import events, tables
 from jobs.features.group import Group
+from jobs.features.rows import stored
 from jobs.features.tiles import tiles, values
 from jobs.interval import DAY, Interval
 from jobs.reach import Reach, epoch
@@ -78,7 +79,7 @@ class Stored:
             lacking = self._lacking(table, wanted)
             if not lacking:
                 assert table is not None
-                return self._split(table, wanted)
+                return self._split(table, wanted, days)
             pieces = stale.intervals(lacking)
             for piece in pieces if len(pieces) <= PIECES else [Interval(min(lacking), max(lacking) + DAY)]:
                 self._make(piece, prepare)
@@ -189,18 +190,21 @@ class Stored:
     def _stems(self) -> list[str]:
         return [*self.group.sums.values(), *self.group.states.values()]
 
-    def _split(self, table: DeltaTable, wanted: Interval) -> tuple[DataFrame, dict[str, DataFrame]]:
-        """A version's tiles and values of some days, as `tiles.tiles` and `tiles.values` make them."""
-        rows = (
-            self.spark.read.format("delta")
-            .option("versionAsOf", table.version())
-            .load(str(table.table_uri))
-            .where(fn.col("known_date").between(fn.lit(wanted.start), fn.lit(wanted.last)))
-            .withColumns({"known_day": fn.unix_date("known_date"), "set": fn.lit(0)})
+    def _split(self, table: DeltaTable, wanted: Interval, days: Interval) -> tuple[DataFrame, dict[str, DataFrame]]:
+        """A version's tiles and values of some days, as `tiles.tiles` and `tiles.values` make them, or `tiles.single`."""
+        place = versions.uri(self.pipeline, self._name)
+        rows = stored(self.spark, place, table.version(), "known_date", wanted).withColumns(
+            {"known_day": fn.unix_date("known_date"), "set": fn.lit(0)}
         )
         keys = ["set", *self.declared.entity, "event_day", "part", "known_day"]
-        stems = self.group.distincts.values()
-        return rows.where(fn.col("kind") == SUMS).select(*keys, *self._stems), {
+        found = {
             stem: rows.where(fn.col("kind") == number).select(*keys, fn.col(stem).alias("value"))
-            for number, stem in enumerate(stems, start=1)
+            for number, stem in enumerate(self.group.distincts.values(), start=1)
         }
+        if len(days) > 1 or self.group.states or not found:
+            return rows.where(fn.col("kind") == SUMS).select(*keys, *self._stems), found
+        # A row of values has no sums, and a row of sums no value: nothing has to be told apart to add either up.
+        first = next(iter(found))
+        del found[first]
+        own = rows.where(fn.col("kind").isin(SUMS, SUMS + 1))
+        return own.select(*keys, *self._stems, fn.col(first).alias("value")), found

@@ -24,10 +24,15 @@ def tiles(group: Group, seen: DataFrame) -> DataFrame:
     )
 
 
-def single(group: Group, seen: DataFrame) -> DataFrame:
-    """Each event as a tile of its own: where everything is added up only once, this saves a shuffle. It has no states."""
+def single(group: Group, seen: DataFrame) -> tuple[DataFrame, dict[str, DataFrame]]:
+    """Each event as a tile of its own, and the values but the first, which is the tiles' own `value`.
+
+    Where everything is added up only once, this saves a shuffle and a reading of the events. Such tiles have no states.
+    """
     sums = (fn.coalesce(fn.expr(number.sql), fn.lit(0)).alias(stem) for number, stem in group.sums.items())
-    return group.counting(seen).select(*group.keys, "event_day", _part(group).alias("part"), "known_day", *sums)
+    own = [fn.expr(sql).alias("value") for sql in [*group.distincts][:1]]
+    found = group.counting(seen).select(*group.keys, "event_day", _part(group).alias("part"), "known_day", *sums, *own)
+    return found, dict([*values(group, seen).items()][1:])
 
 
 def events(group: Group, seen: DataFrame) -> DataFrame:

@@ -85,32 +85,38 @@ def at_days(group: Group, tiles: DataFrame, values: dict[str, DataFrame], days: 
 
 
 def at_once(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: Span) -> DataFrame:
-    """The sums and counts at one point: whoever has entered and not left."""
-    frames = [
-        tiles.groupBy(*group.entity).agg(
-            *(
-                fn.sum(fn.when(held(window), fn.col(stem))).alias(at(stem, window))
-                for window in group.windows
-                for stem in group.sums.values()
-            )
-        )
-    ]
-    for stem, frame in values.items():
-        # Whatever leaves one window last leaves all of them last, so that one number stands for it.
-        parts = len(remainders(group.windows)) + 1
-        latest = frame.groupBy(*group.entity, "value").agg(fn.max(fn.col("event_day") * parts + fn.col("part")).alias("last"))
-        last = latest.withColumns({"event_day": fn.floor(fn.col("last") / parts), "part": fn.col("last") % parts})
-        frames.append(
-            last.groupBy(*group.entity).agg(
-                *(fn.count_if(leaving(group, window) > span.first).alias(at(stem, window)) for window in group.windows)
-            )
-        )
-    names = columns(group, values)
+    """The sums and counts at one point: whoever has entered and not left.
+
+    The one expression that is missing in `values` comes with the tiles, as their `value`, so that they are read once for both.
+    """
+    sums = {at(stem, w): fn.sum(fn.when(held(w), fn.col(stem))) for w in group.windows for stem in group.sums.values()}
+    carried = next((stem for stem in group.distincts.values() if stem not in values), None)
+    if carried is None:
+        frames = [tiles.groupBy(*group.entity).agg(*(total.alias(name) for name, total in sums.items()))]
+    else:
+        frames = [_counted(group, carried, tiles, span, sums)]
+    frames += [_counted(group, stem, frame, span, {}) for stem, frame in values.items()]
+    names = columns(group, group.distincts.values())
     together = _union(frames)
     if len(frames) > 1:
         together = together.groupBy(*group.entity).agg(*(fn.sum(name).alias(name) for name in names))
     zeros = (fn.coalesce(fn.col(name), fn.lit(0)).alias(name) for name in names)
     return together.select(*group.entity, fn.lit(span.first).alias("day"), *zeros)
+
+
+def _counted(group: Group, stem: str, frame: DataFrame, span: Span, sums: dict[str, Column]) -> DataFrame:
+    """How many different values each window holds, and the sums of the same rows; a null is no value."""
+    # Whatever leaves one window last leaves all of them last, so that one number stands for it.
+    parts = len(remainders(group.windows)) + 1
+    place = fn.when(fn.col("value").isNotNull(), fn.col("event_day") * parts + fn.col("part"))
+    latest = frame.groupBy(*group.entity, "value").agg(
+        fn.max(place).alias("last"), *(total.alias(name) for name, total in sums.items())
+    )
+    last = latest.withColumns({"event_day": fn.floor(fn.col("last") / parts), "part": fn.col("last") % parts})
+    return last.groupBy(*group.entity).agg(
+        *(fn.count_if(leaving(group, window) > span.first).alias(at(stem, window)) for window in group.windows),
+        *(fn.sum(name).alias(name) for name in sums),
+    )
 
 
 def running(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: Span) -> DataFrame:

@@ -138,19 +138,18 @@ def _open(name: str, scratch: Path, jvm: tuple[str, ...]) -> "SparkSession":
         opened.conf.set("spark.sql.session.timeZone", "UTC")
     else:
         opened.sparkContext.setLogLevel("ERROR")
-        _name_classes(opened)
+        _name_class(opened)
     return opened
 
 
-def _name_classes(opened: "SparkSession") -> None:
-    """Tell the JVM's side which classes each call of a function of Spark's means.
+def _name_class(opened: "SparkSession") -> None:
+    """Tell the JVM's side which class most calls of Spark's functions name.
 
-    Else it looks for them in each package that Spark imports, through all jars, for each column of a plan.
+    Else it looks for it in each package that Spark imports, through all jars, for each list of columns in a plan.
     """
-    from py4j.java_gateway import java_import
+    from py4j.java_gateway import java_import  # type: ignore[import-untyped]
 
-    for name in ("org.apache.spark.sql.functions", "org.apache.spark.api.python.PythonUtils"):
-        java_import(opened.sparkContext._jvm, name)
+    java_import(opened.sparkContext._jvm, "org.apache.spark.api.python.PythonUtils")
 
 
 def _settings(master: str, scratch: Path, jvm: tuple[str, ...]) -> dict[str, str]:

@@ -14,9 +14,9 @@ from pyspark.sql import functions as fn
 from jobs import batches, lake, reach, versions
 from jobs.command import Job
 from jobs.errors import UsageError
-from jobs.features import check, events, tiles
+from jobs.features import check, events, figures, tiles
 from jobs.features.group import Group
-from jobs.features.plan import Planning, figures
+from jobs.features.plan import Planning
 from jobs.features.windows import Span, leaves
 from jobs.interval import Interval
 from jobs.spark import session
@@ -81,7 +81,7 @@ def _found(planning: Planning, feature_set: FeatureSet, entity: Mapping[str, str
     seen, made = planning.enriched(feature_set, _of_entity(planning, feature_set, entity, days))
     types = check.sets(check.fields_of(seen, [*(one.name for one in feature_set.source.fields), *made]), (feature_set,))
     group = Group((feature_set,), types)
-    rows = group.rows(figures(group, seen, days), feature_set, pipeline.lateness).select(*feature_set.columns).collect()
+    rows = group.rows(figures.of_events(group, seen, days), feature_set, pipeline.lateness).select(*feature_set.columns).collect()
     inside = _in_windows(group, seen, days)
     first = inside.orderBy(fn.col("event_time").desc(), *(fn.col(name).desc() for name in events.POSITION)).limit(EVENTS)
     return {

@@ -1,6 +1,7 @@
 """The rows of a table at a version, as a frame."""
 
 import json
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
@@ -9,7 +10,7 @@ from pyspark.sql.types import StructType
 from jobs import lake
 from jobs.interval import Interval
 
-_PATTERNS = frozenset("*?[]{}\\")
+_PATTERNS = frozenset("*?[]{}")
 """What Spark takes for a pattern in the name of a file."""
 
 
@@ -27,7 +28,8 @@ def stored(spark: SparkSession, uri: str, version: int, partition: str, days: In
     if "://" in uri or not plain or _PATTERNS & set(uri):
         return spark.read.format("delta").option("versionAsOf", version).load(uri).where(within)
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
-    names = table.file_uris([(partition, ">=", str(days.start)), (partition, "<=", str(days.last))])
+    # Delta writes places as URLs.
+    names = [unquote(name) for name in table.file_uris([(partition, ">=", str(days.start)), (partition, "<=", str(days.last))])]
     if not names:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).option("basePath", uri).parquet(*names).where(within)

@@ -124,7 +124,7 @@ def _parts(pipeline: Pipeline, table: str) -> dict[str, Plain]:
         # A tile serves every window, as far back as the longest; how fine it is depends on what they have beside whole days.
         parts = sorted({str(window % DAY) for window in declared.windows if window % DAY})
         rest: dict[str, Plain] = {"longest": str(max(declared.windows)), "parts": [*parts]}
-        return {"tiles": _set(declared, ("windows", "derived", "spine_entity")), **rest}
+        return {"tiles": _set(declared, ("windows", "derived", "spine_entity")), "form": 2, **rest}
     # Only examples look for an entity by the spine's names.
     return {"set": _set(declared, ("spine_entity",)), "lateness": lateness}
 

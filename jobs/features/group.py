@@ -89,7 +89,7 @@ class Group:
         return [fn.col("set"), *(fn.col(key(name)).alias(name) for name in self.entity[1:])]
 
     def rows(self, figures: DataFrame, feature_set: FeatureSet, lateness: timedelta) -> DataFrame:
-        """A set's rows out of those of `windows.at_days`: entity, `available_at`, the set's columns, `event_date`."""
+        """A set's rows out of those of `figures`: entity, `available_at`, the set's columns, `event_date`."""
         own = figures.where(fn.col("set") == self.sets.index(feature_set)).select(
             *feature_set.entity,
             shift("timestamp(date_from_unix_date(day + 1))", lateness).alias("available_at"),

@@ -1,9 +1,9 @@
 """Tiles kept in a table: each day's arrivals are added up once, and later runs read the sums instead of the events.
 
 `tiles_<set>` is partitioned by `known_date`, the day on which its events were known to have happened: the later of the day they
-happened and the day they were known. `kind` tells a day's rows apart: sums and states, each different value that is counted, and
-one row that says at which version of the events the day was looked at (`events_version`), by which `code`, so that a day without
-arrivals is there too.
+happened and the day they were known. `kind` tells a day's rows apart: sums and states, the different values that are counted, as
+an array, and one row that says at which version of the events the day was looked at (`_version`), by which `_code`, so that a day
+without arrivals is there too.
 
 A day's tiles hold at a version of the events when no commit between it and the version that they were made of has rows that would
 change them: rows known by that day, of the days that its arrivals and their repeats can be of. What doesn't hold, or was made by
@@ -95,10 +95,10 @@ class Stored:
             return list(wanted.days())
         looked = lake.query(
             table,
-            f"select known_date, events_version from t where kind = {LOOKED} and code = '{ledger.fingerprint('features')}' "
+            f"select known_date, _version from t where kind = {LOOKED} and _code = '{ledger.fingerprint('features')}' "
             f"and known_date >= date '{wanted.start}' and known_date < date '{wanted.end}'",
         )
-        here: dict[date, int] = {row["known_date"]: row["events_version"] for row in looked.to_pylist()}
+        here: dict[date, int] = {row["known_date"]: row["_version"] for row in looked.to_pylist()}
         changes = stale.changes(self.source, min((self.version, *here.values())))
         return [day for day in wanted.days() if day not in here or not self._holds(day, here[day], changes)]
 
@@ -126,13 +126,18 @@ class Stored:
         keys = [*entity, *kept, named]
         rows = self._merged(tiles(self.group, seen).select(*keys, fn.lit(SUMS).alias("kind"), *self._stems))
         for number, (stem, frame) in enumerate(values(self.group, seen).items(), start=1):
-            each = frame.select(*keys, fn.lit(number).alias("kind"), fn.col("value").alias(stem)).distinct()
-            rows = rows.unionByName(each, allowMissingColumns=True)
+            # A row for each value would be as many as events where an entity has many values.
+            arrays = (
+                frame.groupBy(*keys)
+                .agg(fn.collect_set("value").alias(stem))
+                .withColumns({"kind": fn.lit(number), "_size": fn.size(stem).cast("long")})
+            )
+            rows = rows.unionByName(arrays, allowMissingColumns=True)
         looked = self.spark.range(epoch(days.start), epoch(days.end)).select(
             fn.date_from_unix_date(fn.col("id").cast("int")).alias("known_date"),
             fn.lit(LOOKED).alias("kind"),
-            fn.lit(self.version).cast("long").alias("events_version"),
-            fn.lit(ledger.fingerprint("features")).alias("code"),
+            fn.lit(self.version).cast("long").alias("_version"),
+            fn.lit(ledger.fingerprint("features")).alias("_code"),
         )
         rows = rows.unionByName(looked, allowMissingColumns=True)
         output = tables.Output(table=self._name, frame=rows, partition="known_date", days=days, order=("kind", *entity))
@@ -191,20 +196,14 @@ class Stored:
         return [*self.group.sums.values(), *self.group.states.values()]
 
     def _split(self, table: DeltaTable, wanted: Interval, days: Interval) -> tuple[DataFrame, dict[str, DataFrame]]:
-        """A version's tiles and values of some days, as `tiles.tiles` and `tiles.values` make them, or `tiles.single`."""
-        place = versions.uri(self.pipeline, self._name)
-        rows = stored(self.spark, place, table.version(), "known_date", wanted).withColumns(
+        """A version's tiles and values of some days, as `figures.of_tiles` takes them: for one day, values as arrays."""
+        rows = stored(self.spark, versions.uri(self.pipeline, self._name), table.version(), "known_date", wanted).withColumns(
             {"known_day": fn.unix_date("known_date"), "set": fn.lit(0)}
         )
         keys = ["set", *self.declared.entity, "event_day", "part", "known_day"]
-        found = {
-            stem: rows.where(fn.col("kind") == number).select(*keys, fn.col(stem).alias("value"))
-            for number, stem in enumerate(self.group.distincts.values(), start=1)
-        }
-        if len(days) > 1 or self.group.states or not found:
-            return rows.where(fn.col("kind") == SUMS).select(*keys, *self._stems), found
-        # A row of values has no sums, and a row of sums no value: nothing has to be told apart to add either up.
-        first = next(iter(found))
-        del found[first]
-        own = rows.where(fn.col("kind").isin(SUMS, SUMS + 1))
-        return own.select(*keys, *self._stems, fn.col(first).alias("value")), found
+        found = {}
+        for number, stem in enumerate(self.group.distincts.values(), start=1):
+            arrays = rows.where(fn.col("kind") == number).select(*keys, "_size", fn.col(stem).alias("_array"))
+            each = arrays.withColumn("value", fn.explode("_array")).drop("_array", "_size")
+            found[stem] = arrays if len(days) == 1 else each
+        return rows.where(fn.col("kind") == SUMS).select(*keys, *self._stems), found

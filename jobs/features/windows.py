@@ -21,7 +21,6 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 
 from jobs.features.group import Group, at
-from jobs.features.measures import EVENTS, Number
 from jobs.interval import DAY, Interval
 from jobs.reach import epoch
 
@@ -66,59 +65,6 @@ def held(window: timedelta) -> Column:
     return fn.col("enters") < fn.col(leaves(window))
 
 
-def at_days(group: Group, tiles: DataFrame, values: dict[str, DataFrame], days: Interval) -> DataFrame:
-    """One row for each entity and `day` with an event in its set's longest window: `m`, `d` and `s` columns by window.
-
-    `tiles` and `values` are as `tiles.placed` makes them, with `enters` and `leaves` by window, clamped to the days.
-    """
-    span = Span.of(days)
-    summed = at_once(group, tiles, values, span) if span.first == span.last else running(group, tiles, values, span)
-    longest = {number: max(feature_set.windows) for number, feature_set in enumerate(group.sets)}
-    present = functools.reduce(
-        Column.__or__,
-        ((fn.col("set") == number) & (fn.col(at(group.sums[Number(EVENTS)], window)) > 0) for number, window in longest.items()),
-    )
-    figures = summed.where(present)
-    if span.first != span.last:
-        figures = figures.withColumn("day", fn.explode(fn.sequence("day", "until"))).drop("until")
-    return figures if not group.states else _joined(figures, states(group, tiles, span), group.entity)
-
-
-def at_once(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: Span) -> DataFrame:
-    """The sums and counts at one point: whoever has entered and not left.
-
-    The one expression that is missing in `values` comes with the tiles, as their `value`, so that they are read once for both.
-    """
-    sums = {at(stem, w): fn.sum(fn.when(held(w), fn.col(stem))) for w in group.windows for stem in group.sums.values()}
-    carried = next((stem for stem in group.distincts.values() if stem not in values), None)
-    if carried is None:
-        frames = [tiles.groupBy(*group.entity).agg(*(total.alias(name) for name, total in sums.items()))]
-    else:
-        frames = [_counted(group, carried, tiles, span, sums)]
-    frames += [_counted(group, stem, frame, span, {}) for stem, frame in values.items()]
-    names = columns(group, group.distincts.values())
-    together = _union(frames)
-    if len(frames) > 1:
-        together = together.groupBy(*group.entity).agg(*(fn.sum(name).alias(name) for name in names))
-    zeros = (fn.coalesce(fn.col(name), fn.lit(0)).alias(name) for name in names)
-    return together.select(*group.entity, fn.lit(span.first).alias("day"), *zeros)
-
-
-def _counted(group: Group, stem: str, frame: DataFrame, span: Span, sums: dict[str, Column]) -> DataFrame:
-    """How many different values each window holds, and the sums of the same rows; a null is no value."""
-    # Whatever leaves one window last leaves all of them last, so that one number stands for it.
-    parts = len(remainders(group.windows)) + 1
-    place = fn.when(fn.col("value").isNotNull(), fn.col("event_day") * parts + fn.col("part"))
-    latest = frame.groupBy(*group.entity, "value").agg(
-        fn.max(place).alias("last"), *(total.alias(name) for name, total in sums.items())
-    )
-    last = latest.withColumns({"event_day": fn.floor(fn.col("last") / parts), "part": fn.col("last") % parts})
-    return last.groupBy(*group.entity).agg(
-        *(fn.count_if(leaving(group, window) > span.first).alias(at(stem, window)) for window in group.windows),
-        *(fn.sum(name).alias(name) for name in sums),
-    )
-
-
 def running(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: Span) -> DataFrame:
     """The sums and counts from each change on: `day`, and the day `until` which nothing moves."""
     moved = changes(group, tiles, values, span).withColumnRenamed("point", "day")
@@ -135,7 +81,7 @@ def changes(group: Group, tiles: DataFrame, values: dict[str, DataFrame], span: 
     `spread` by entity, so that what follows needs no further shuffle; it is better left out where most changes share few points.
     """
     frames = [_moves(group, tiles, span), *(_turns(group, stem, frame, span) for stem, frame in values.items())]
-    moved = _union(frames).repartition(*group.entity) if spread else _union(frames)
+    moved = union(frames).repartition(*group.entity) if spread else union(frames)
     sums = (fn.coalesce(fn.sum(name), fn.lit(0)).alias(name) for name in columns(group, values))
     return moved.groupBy(*group.entity, "point").agg(*sums)
 
@@ -208,13 +154,5 @@ def states(group: Group, tiles: DataFrame, span: Span) -> DataFrame:
     )
 
 
-def _joined(figures: DataFrame, found: DataFrame, entity: list[str]) -> DataFrame:
-    """Each row of figures with the states of its entity and day; a set's missing fields are null on both sides."""
-    names = [*entity, "day"]
-    other = found.withColumnsRenamed({name: f"_{name}" for name in names})
-    same = functools.reduce(Column.__and__, (fn.col(name).eqNullSafe(fn.col(f"_{name}")) for name in names))
-    return figures.join(other, same, "left").drop(*(f"_{name}" for name in names))
-
-
-def _union(frames: list[DataFrame]) -> DataFrame:
+def union(frames: list[DataFrame]) -> DataFrame:
     return functools.reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)

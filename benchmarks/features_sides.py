@@ -32,6 +32,10 @@ WARM, WARMING = 12, 80.0
 """How often a contender runs beforehand, and the CPU seconds after which that is enough: until then the JVM still compiles."""
 
 
+SAMPLE = 50
+"""One example in so many is compared where each is looked at beside all events of its user."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one run took."""
@@ -171,6 +175,50 @@ def duckdb_rows(windows: tuple[timedelta, ...], day: date, out: Path) -> pa.Tabl
     return pa.table(found)
 
 
+def example_rows(pipeline: Pipeline) -> pa.Table:
+    """The key and the set's columns of one example in SAMPLE, in order."""
+    from jobs import versions
+
+    table = lake.load(versions.uri(pipeline, "examples"))
+    assert table is not None
+    names = ", ".join(("key", *pipeline.features[0].columns))
+    return lake.query(table, f"select {names} from t where cast(substr(key, 2) as bigint) % {SAMPLE} = 0 order by key")
+
+
+def duckdb_examples(keys: pa.Table) -> pa.Table:
+    """DuckDB's figures of visits by their own `as_of`, an hour before they start: each visit beside each event of its user.
+
+    `keys` has the column `key`.
+    """
+    import duckdb
+
+    sales, visits = (lake.load(batches.events_uri(source)) for source in (SALES, VISITS))
+    assert sales is not None and visits is not None
+    figures = []
+    for w in WINDOWS:
+        of = f"filter (where s.event_time >= as_of - interval {w.days} day)"
+        total = f"coalesce(sum(amount) {of}, 0)"
+        figures += [
+            f"count(sale_id) {of} as user_sales_{w.days}d",
+            f"cast({total} as bigint) as user_spent_{w.days}d",
+            f"cast(sum(amount) {of} as double) / nullif(count(amount) {of}, 0) as user_mean_{w.days}d",
+            f"count(distinct item) {of} as user_items_{w.days}d",
+        ]
+    sql = (
+        "with asked as (select visit_id as key, v.user, v.event_time - interval 1 hour as as_of from read_parquet($visits) v "
+        "where visit_id in (select key from keys)), "
+        "counted as (select * from read_parquet($sales) where rejected_reason is null "
+        "qualify row_number() over (partition by sale_id order by known_time, topic_epoch, kafka_partition, kafka_offset) = 1) "
+        f"select key, {', '.join(figures)} from asked left join counted s on s.user = asked.user and s.event_time < as_of "
+        f"and s.known_time < as_of and s.event_time >= as_of - interval {max(WINDOWS).days} day group by all order by key"
+    )
+    with duckdb.connect() as db:
+        db.execute("set threads = 2")
+        db.register("keys", keys)
+        found = db.execute(sql, {"sales": sales.file_uris(), "visits": visits.file_uris()})
+        return pa.table(found.to_arrow_table())
+
+
 def same(mine: pa.Table, theirs: pa.Table) -> None:
     """Every cell of two tables is the same, or the benchmark ends here."""
     theirs = theirs.select(mine.column_names).cast(mine.schema)
@@ -214,7 +262,7 @@ def cpu_seconds() -> float:
     own = psutil.Process()
     family = [own, *own.children(recursive=True)]
     times = [process.cpu_times() for process in family if process.is_running()]
-    return sum(t.user + t.system + t.children_user + t.children_system for t in times)
+    return float(sum(t.user + t.system + t.children_user + t.children_system for t in times))
 
 
 def _at(day: date) -> str:

@@ -16,9 +16,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chunk-days",
         type=int,
-        default=31,
+        default=92,
         metavar="N",
-        help="the most days that are computed together; a killed run goes on after its last whole chunk (default: 31)",
+        help="the most days that are computed together; a killed run goes on after its last whole chunk (default: 92)",
     )
     parser.add_argument(
         "--preview",

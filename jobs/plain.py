@@ -9,11 +9,14 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import date
 from pathlib import Path
 
 from pyarrow import fs
 
-from jobs import store
+from jobs import store, versions
+from jobs.interval import Interval
+from pipelines.declare import FeatureSet, Pipeline
 
 FILE = "data.parquet"
 _ABANDONED = 24 * 3600
@@ -29,6 +32,22 @@ def folder(table_uri: str) -> str:
 def files(table_uri: str) -> list[str]:
     """The plain files of a table, relative to their folder."""
     return sorted(one.path for one in store.files(folder(table_uri)) if one.path.endswith(f"/{FILE}"))
+
+
+def missing(pipeline: Pipeline, interval: Interval) -> Iterator[tuple[FeatureSet, list[date]]]:
+    """The sets that ask for plain files and have a table, each with the days that have none, where there are any."""
+    for declared in pipeline.features:
+        if declared.parquet and versions.load(pipeline, f"features_{declared.name}") is not None:
+            days = _missing(versions.uri(pipeline, f"features_{declared.name}"), interval)
+            if days:
+                yield declared, days
+
+
+def _missing(table_uri: str, days: Interval) -> list[date]:
+    filesystem, base = store.place(folder(table_uri))
+    with store.asked(f"the plain files of {table_uri} could not be looked at"):
+        found = filesystem.get_file_info([f"{base}/event_date={day}/{FILE}" for day in days.days()])
+    return [day for day, info in zip(days.days(), found, strict=True) if info.type != fs.FileType.File]
 
 
 @contextmanager

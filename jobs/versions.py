@@ -62,6 +62,17 @@ def every(pipeline: Pipeline, table: str) -> list[str]:
     return [place for _, place in sorted(found)]
 
 
+def undeclared(pipeline: Pipeline) -> list[str]:
+    """Tables of feature sets and their tiles that are there, of sets that the pipeline doesn't declare any more."""
+    declared = {f"{kind}_{one.name}" for kind in ("features", "tiles") for one in pipeline.features}
+    found = []
+    for name in _folders(pipeline.name):
+        handle = lake.load(lake.uri(pipeline.name, name)) if name.startswith(("features_", "tiles_")) else None
+        if handle is not None and handle.metadata().configuration.get(NAME, name) not in declared:
+            found.append(lake.uri(pipeline.name, name))
+    return found
+
+
 def tables(pipeline: Pipeline) -> tuple[str, ...]:
     """The names of the tables that have versions and that a run over a day writes: sets, labels, examples."""
     return (*(f"features_{one.name}" for one in pipeline.features if one.accuracy == "day"), "labels", "examples")

@@ -15,7 +15,7 @@ from small_models import FIRST, LAST, ROWS, examples_of, labels_of, pipeline, wr
 
 from jobs import cli, lake, ledger, secrets, verdict, versions
 from jobs.command import Job
-from jobs.errors import RetryError, UsageError
+from jobs.errors import DataError, RetryError, UsageError
 from jobs.export import figures, stage, warehouse
 from jobs.interval import DAY, Interval
 from jobs.verdict import Row
@@ -82,6 +82,20 @@ def matured(*days: Any) -> list[tuple[Any, ...]]:
         for row in every
         if row["mature_date"] in days
     )
+
+
+@pytest.mark.postgres
+def test_two_labels_of_one_example_are_wrong_data(small: Pipeline, warehouse_url: str) -> None:
+    """And the days stay as they were, and the message names no value."""
+    export(small)
+    before = held(warehouse_url, f"{small.name}_labels")
+    uri = versions.uri(small, "labels")
+    first = lake.query(lake.load(uri), f"select * from t where mature_date = date '{D}' limit 1")  # type: ignore[arg-type]
+    lake.append(uri, first, partition_by=["mature_date"])
+    with pytest.raises(DataError, match="the same key and as_of") as refused:
+        export(small)
+    assert first["key"][0].as_py() not in str(refused.value)
+    assert held(warehouse_url, f"{small.name}_labels") == before
 
 
 @pytest.mark.postgres

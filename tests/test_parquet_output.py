@@ -26,6 +26,7 @@ from jobs.erase.derived import Target
 from jobs.errors import RetryError
 from jobs.features import parquet, stage
 from jobs.interval import Interval
+from jobs.plan.cells import cells
 
 FIRST, LAST = date(2020, 1, 14), date(2020, 1, 15)
 SCHEMA = pa.schema([("user", pa.string()), ("shop", pa.int64()), ("value", pa.float64()), ("event_date", pa.date32())])
@@ -171,6 +172,10 @@ def test_the_stage_writes_what_the_table_holds(own_lake: Path) -> None:
         return job.report
 
     compute(late, FIRST, LAST)
+    told = [cell for cell in cells(both, Interval.inclusive(FIRST, LAST)) if cell.stage == "features"]
+    assert [(cell.state, cell.why, cell.to_do) for cell in told] == [
+        ("done", ("the plain files of pair will be made",), True)
+    ] * 2
     assert not (own_lake / "shop" / "parquet" / "features_pair").exists()
     report = compute(both, FIRST, LAST)
     assert report["days"]["computed"] == {} and report["plain_files_filled"] == {"features_pair": 2}

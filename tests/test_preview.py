@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import small_history
-from small_history import ORDERS, PIPELINE, at, event, rows, write_all
+from small_history import ORDERS, PIPELINE, at, event, rows, write, write_all
 from test_features import compute
 
 from jobs.command import Job
@@ -65,6 +65,28 @@ def test_an_entity_that_no_set_has(entity: str | None, words: str) -> None:
         preview.named(PIPELINE, entity)
 
 
-def test_a_composite_entity_is_named_by_its_fields() -> None:
-    ((found, entity),) = preview.named(PIPELINE, "shop=3,user=ann")
-    assert (found.name, entity) == ("pair", {"shop": "3", "user": "ann"})
+@pytest.mark.parametrize(
+    ("text", "user"),
+    [("shop=3,user=ann", "ann"), ('{"shop": 3, "user": "a=b, c"}', "a=b, c"), ('{"user": "{", "shop": "3"}', "{")],
+)
+def test_a_composite_entity_is_named_by_its_fields(text: str, user: str) -> None:
+    ((found, entity),) = preview.named(PIPELINE, text)
+    assert (found.name, entity) == ("pair", {"shop": "3", "user": user})
+
+
+def test_an_entity_that_is_no_json() -> None:
+    with pytest.raises(UsageError, match="no JSON object"):
+        preview.named(PIPELINE, '{"shop": 3')
+
+
+def test_an_open_day_is_said_to_be_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PENSTOCK_LAKE", str(tmp_path))
+    row = event(
+        ORDERS, {"order_id": "o", "user": "ann", "ordered_at": at("2020-01-15 10:00")}, known=at("2020-01-15 10:00"), offset=1
+    )
+    for source in PIPELINE.sources:
+        write(source, [row] if source is ORDERS else [], read_up_to=at("2020-01-15 12:00"))
+    assert shown("ann")[0]["user"]["row"]["user_orders_1d"] == 1
+    assert "2020-01-15 is still open" in caplog.text and "so far" in caplog.text

@@ -252,9 +252,12 @@ def test_an_erasure_reaches_all_versions_and_daily_examples() -> None:
     # A version from when the set was about something else.
     make(replace(DAILY, features=(replace(DAILY.features[0], where="cents > 1"),)), "features_buyer", by_carrier)
     lake.append(lake.uri("daily", "predictions"), by_key, partition_by=["as_of_date"])
-    assert erased(DAILY) == dict.fromkeys(
-        ("features_buyer", "features_buyer_v2", "tiles_buyer", "examples", "examples_v2", "labels", "labels_v2", "predictions"), 1
-    )
+    # A set that is not declared any more, with tiles.
+    gone = replace(DAILY, features=(replace(DAILY.features[0], name="gone"),))
+    for table in ("features_gone", "tiles_gone"):
+        make(gone, table, by_person)
+    mine = ("features_buyer", "features_buyer_v2", "tiles_buyer", "examples", "examples_v2", "labels", "labels_v2", "predictions")
+    assert erased(DAILY) == dict.fromkeys((*mine, "features_gone", "tiles_gone"), 1)
 
 
 def test_an_erasure_finds_the_person_in_the_key_of_a_pair() -> None:

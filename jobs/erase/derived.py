@@ -77,6 +77,8 @@ def targets(person: Person, pipelines: list[Pipeline], found: Found) -> list[Tar
             if one.source.name == person.source.name:
                 places = (uri for kind in ("features", "tiles") for uri in versions.every(pipeline, f"{kind}_{one.name}"))
                 wanted += [Target(uri=uri, column=person.subject, texts={person.key}) for uri in places]
+        # Of which source these were, nothing says any more: rows by a field of this name are taken for the person's.
+        wanted += [Target(uri=uri, column=person.subject, texts={person.key}) for uri in versions.undeclared(pipeline)]
         predictions = lake.uri(pipeline.name, "predictions")
         places_by_key = [*versions.every(pipeline, "examples"), *versions.every(pipeline, "labels"), predictions]
         spine = pipeline.spine

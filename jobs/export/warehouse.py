@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from jobs.errors import JobError, RetryError, UsageError
+from jobs.errors import DataError, JobError, RetryError, UsageError
 from jobs.interval import Interval
 from jobs.secrets import mask
 from jobs.settings import endpoint
@@ -38,7 +38,7 @@ _REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "
 @contextmanager
 def opened() -> Iterator[sa.Engine]:
     """The warehouse of PENSTOCK_WAREHOUSE. Within, its failures are the job's: UsageError for what a person mends, RetryError for
-    what passes."""
+    what passes, DataError for rows that it can't take."""
     text = endpoint("PENSTOCK_WAREHOUSE")
     try:
         url = sa.make_url(text.replace("postgres://", "postgresql://", 1) if text.startswith("postgres://") else text)
@@ -151,6 +151,12 @@ def _failed(engine: sa.Engine, failure: exc.SQLAlchemyError) -> JobError:
     said = " ".join(str(cause or failure).split())
     state = getattr(cause, "sqlstate", None) or ""
     where = f"the warehouse {shown(engine)}"
+    if isinstance(failure, exc.IntegrityError):
+        # What the server says names the row's values.
+        return DataError(
+            f"{where} refused a row ({state or type(cause).__name__}): two labels of a day have the same key and as_of, so "
+            "nothing was exported. Are the spine's keys unique, and repeats_within long enough?"
+        )
     if state[:2] in _WRONG or (not state and any(word in said for word in _REFUSED)):
         return UsageError(f"{where} refused ({said}). Correct PENSTOCK_WAREHOUSE, or what that user may do there.")
     if isinstance(failure, exc.OperationalError | exc.TimeoutError) or state[:2] in _TRANSIENT:

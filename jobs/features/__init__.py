@@ -27,7 +27,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="write nothing: show an entity's values at the end of DAY, and the events they came from, to the Kafka offset",
     )
     parser.add_argument(
-        "--entity", metavar="K", help="with --preview, whose: the value of its field, or each field, as user=ann,shop=3"
+        "--entity",
+        metavar="K",
+        help="with --preview, whose: the value of its field, or each field, as user=ann,shop=3 or as JSON, "
+        """'{"user": "a,b", "shop": 3}'""",
     )
 
 

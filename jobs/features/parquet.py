@@ -57,23 +57,14 @@ def write(table_uri: str, version: int, days: Iterable[date], *, partition: str,
 def fill(pipeline: Pipeline, interval: Interval) -> dict[str, int]:
     """Make the plain files that computed days lack, because their sets did not ask for them then. Returns the days by set."""
     made: dict[str, int] = {}
-    for declared in pipeline.features:
+    for declared, days in plain.missing(pipeline, interval):
         name = f"features_{declared.name}"
-        if not declared.parquet or (table := versions.load(pipeline, name)) is None:
-            continue
         place = versions.uri(pipeline, name)
-        days = _missing(place, interval)
-        if days:
-            write(place, table.version(), days, partition="event_date", order=declared.entity)
-            made[name] = len(days)
+        table = lake.load(place)
+        assert table is not None
+        write(place, table.version(), days, partition="event_date", order=declared.entity)
+        made[name] = len(days)
     return made
-
-
-def _missing(table_uri: str, days: Interval) -> list[date]:
-    filesystem, base = store.place(plain.folder(table_uri))
-    with store.asked(f"the plain files of {table_uri} could not be looked at"):
-        found = filesystem.get_file_info([f"{base}/event_date={day}/{plain.FILE}" for day in days.days()])
-    return [day for day, info in zip(days.days(), found, strict=True) if info.type != fs.FileType.File]
 
 
 def _paths(table: DeltaTable, partition: str) -> dict[date, list[str]]:

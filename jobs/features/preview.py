@@ -4,6 +4,8 @@ Computed as a run computes them, of this one entity: of its events, and of those
 written. What stands in the table is shown beside, where the day was computed.
 """
 
+import json
+import logging
 from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any
@@ -13,7 +15,7 @@ from pyspark.sql import functions as fn
 
 from jobs import batches, lake, reach, versions
 from jobs.command import Job
-from jobs.errors import UsageError
+from jobs.errors import RetryError, UsageError
 from jobs.features import check, events, figures, tiles
 from jobs.features.group import Group
 from jobs.features.plan import Planning
@@ -21,6 +23,8 @@ from jobs.features.windows import Span, leaves
 from jobs.interval import Interval
 from jobs.spark import session
 from pipelines.declare import FeatureSet, Pipeline
+
+log = logging.getLogger(__name__)
 
 EVENTS = 100
 """The most events that are shown of a set, the newest first."""
@@ -35,6 +39,10 @@ def run(job: Job) -> None:
     assert job.pipeline is not None and job.interval is not None
     chosen = named(job.pipeline, job.options.entity)
     inputs = batches.snapshot(job.pipeline)
+    try:
+        batches.require_closed(job.pipeline, job.interval)
+    except RetryError as opened:
+        log.warning("%s Until then these values are those of what has come so far.", opened)
     found = {}
     with session() as spark:
         for feature_set, entity in chosen:
@@ -47,12 +55,13 @@ def run(job: Job) -> None:
 
 
 def named(pipeline: Pipeline, text: str | None) -> list[tuple[FeatureSet, dict[str, str]]]:
-    """The sets that have such an entity: `K` names the only field of one, `user=ann,shop=3` each field by itself."""
+    """The sets that have such an entity: `K` names the only field of one, `user=ann,shop=3` each field by itself, as does a JSON
+    object, which can hold any value."""
     daily = [one for one in pipeline.features if one.accuracy == "day"]
     entities = "; ".join(dict.fromkeys(",".join(f"{name}=..." for name in one.entity) for one in daily))
     if not text:
         raise UsageError(f"--preview needs an entity, as --entity K or --entity {entities or 'field=value'}.")
-    values = dict(pair.partition("=")[::2] for pair in text.split(",")) if "=" in text else None
+    values = _fields(text)
     if values is None:
         chosen = [(one, {one.entity[0]: text}) for one in daily if len(one.entity) == 1]
     else:
@@ -62,6 +71,16 @@ def named(pipeline: Pipeline, text: str | None) -> list[tuple[FeatureSet, dict[s
             f"no feature set of {pipeline.name!r} that keeps rows by day has the entity {text!r}; known: {entities or 'none'}."
         )
     return chosen
+
+
+def _fields(text: str) -> dict[str, str] | None:
+    """The values by field; None where the text is the value itself."""
+    if text.startswith("{"):
+        try:
+            return {name: value if isinstance(value, str) else json.dumps(value) for name, value in json.loads(text).items()}
+        except ValueError as failure:
+            raise UsageError(f"--entity {text} is no JSON object ({failure}).") from None
+    return dict(pair.partition("=")[::2] for pair in text.split(",")) if "=" in text else None
 
 
 def of_set(

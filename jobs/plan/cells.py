@@ -13,7 +13,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from jobs import batches, champion, ledger, letters, needs, parts, reach, verdict, versions
+from jobs import batches, champion, ledger, letters, needs, parts, plain, reach, verdict, versions
 from jobs.cadence import not_due_until
 from jobs.errors import DataError
 from jobs.interval import DAY, Interval
@@ -90,6 +90,10 @@ def _features(pipeline: Pipeline, interval: Interval, opened: set[date]) -> Iter
         for known in letters.over_limit(source, interval.days()):
             letters_of[known.day].append(source.name)
     broken = {row.day for row in verdict.breaches(pipeline, interval)}
+    lacking: dict[date, list[str]] = defaultdict(list)
+    for declared, without in plain.missing(pipeline, interval):
+        for day in without:
+            lacking[day].append(declared.name)
     for one in needs.features(pipeline, interval):
         state: State = one.state
         why = list(one.why)
@@ -101,6 +105,10 @@ def _features(pipeline: Pipeline, interval: Interval, opened: set[date]) -> Iter
             why.append(f"too many dead letters of {', '.join(letters_of[one.day])}")
         elif state == "done" and one.day in broken:
             why.append(BROKEN)
+        to_do = state != "done"
+        if state == "done" and one.day in lacking:
+            why.append(f"the plain files of {', '.join(lacking[one.day])} will be made")
+            to_do = True
         yield Cell(
             stage="features",
             day=one.day,
@@ -108,7 +116,7 @@ def _features(pipeline: Pipeline, interval: Interval, opened: set[date]) -> Iter
             why=tuple(why),
             rows=one.rows,
             changed=one.changed,
-            to_do=state != "done",
+            to_do=to_do,
         )
 
 

@@ -133,6 +133,42 @@ def test_late_rows_make_days_stale_and_mended(spark: SparkSession, pipeline: Pip
     assert_same(found(pipeline), expected(told(spark, pipeline, history, items), FIRST, LAST))
 
 
+def test_a_daily_run_with_tiles_reads_what_arrived(own_lake: Path) -> None:
+    """Of the events that happened and were known on the days before, no file is opened: they are gone."""
+    draw = random.Random(6)
+    orders = []
+    for number in range(600):
+        when = at("2020-01-05") + timedelta(seconds=draw.randrange(14 * 86400))
+        fields = NOTHING | {"order_id": f"o{number}", "user": draw.choice("abc"), "shop": number % 2, "amount": number % 7}
+        orders.append(event(ORDERS, fields | {"ordered_at": when}, known=when, offset=number))
+    tiled = replace(WIDE.features[1], windows=(days(2), days(12)))
+    pipeline = replace(WIDE, features=(tiled,), dimensions=())
+    for source in pipeline.sources:
+        write(source, orders if source is ORDERS else [])
+    compute(pipeline, LAST - timedelta(days=1), LAST - timedelta(days=1))
+    oldest = min(
+        LAST - ORDERS.repeats_within,
+        *(
+            reached.read.start
+            for reached in [reach.history(pipeline, ORDERS, Interval.inclusive(LAST, LAST), tiled=False)]
+            if reached
+        ),
+    )
+    gone = [
+        file
+        for file in (own_lake / "events" / "orders").glob("event_date=*/*.parquet")
+        if date.fromisoformat(file.parent.name.removeprefix("event_date=")) < oldest
+    ]
+    assert len(gone) > 5
+    for file in gone:
+        file.unlink()
+    compute(pipeline, LAST, LAST)
+    theirs = Plain(pipeline, {"orders": orders, "visits": []}, MEANINGS).features(tiled, LAST)
+    mine = [row for row in found(pipeline)["tiled"] if row["event_date"] == LAST]
+    assert len(mine) == 6 and max(row["tiled_large_12d"] for row in mine) > 8
+    assert_same({"tiled": mine}, {"tiled": theirs})
+
+
 def test_edges_by_hand() -> None:
     """Row 17 of the cases: the reference itself, at the window's edges, on both clocks."""
     reference = Plain(WIDE, {"orders": edges(), "visits": [], "rates": []}, MEANINGS, tables={"items": []})

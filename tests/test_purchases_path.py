@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -162,6 +163,15 @@ def test_a_model_was_trained_promoted_and_scores_every_example(path: Course) -> 
     wanted = {row["key"] for row in rows(SHORT, "examples") if row["as_of_date"] == LAST + DAY}
     assert {row["key"] for row in scored} == wanted and len(wanted) > 80
     assert all(0 <= row["score"] <= 1 for row in scored)
+
+
+def test_items_are_broadcast_and_no_plan_is_a_wrong_one(path: Course) -> None:
+    """As the seed example has it: the metadata goes to the purchases, not they to it."""
+    plans = path.reports["features"][0]["plans"]
+    assert set(plans) == {"features_user", "features_country", "examples", "labels"}
+    for table, text in plans.items():
+        assert not re.findall(r"EvalPython|CartesianProduct|BroadcastNestedLoopJoin", text), (table, text)
+    assert "BroadcastHashJoin" in plans["features_user"]
 
 
 @pytest.mark.long

@@ -151,11 +151,12 @@ class Stored:
         around = self.source.repeats_within
         span = Interval(self._earliest(days.start), days.end)
         happened = self._happened(days, span)
+        # The days themselves are always among them.
         needed = sorted({day + timedelta(days=shift) for day in happened for shift in range(-around.days, around.days + 1)})
-        found = Reach(span, Interval(span.start - around, span.end + around))
+        found = Reach(span, Interval(needed[0], needed[-1] + DAY))
         read = events.read(self.spark, self.source, self.version, found, self.fields)
         # As dates, so that only the needed partitions are opened.
-        read = read.where(fn.date_from_unix_date("event_day").isin(needed) if needed else fn.lit(False))
+        read = read.where(fn.date_from_unix_date("event_day").isin(needed))
         counted = events.without_repeats(read, self.source, self.kept, rows=self._rows(needed))
         arrived = fn.greatest("event_day", "known_day").between(epoch(days.start), epoch(days.last))
         return events.on_days(counted, found).where(arrived)
@@ -179,8 +180,6 @@ class Stored:
         return found
 
     def _rows(self, needed: list[date]) -> int:
-        if not needed:
-            return 0
         return events.rows(self.source, self.version, Interval(needed[0], needed[-1] + DAY))
 
     def _merged(self, rows: DataFrame) -> DataFrame:

@@ -735,6 +735,8 @@ class Training:
     """Virtual shards of the training part: the order of examples is the same for each number of ranks that divides it."""
     seed: int = 7
     """Of the first weights, of the order of the examples and of what is dropped out."""
+    checkpoint_every: int = 200
+    """Steps between two checkpoints, from which a run that was ended goes on."""
 
     def __post_init__(self) -> None:
         for name in ("every", "days", "validation", "holdout"):
@@ -744,7 +746,7 @@ class Training:
         for name in ("dropout", "averaging"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} of training is {getattr(self, name)}: it is a share, at least 0 and less than 1.")
-        for name in ("embedding", "min_count", "batch_size", "epochs", "patience", "ranks", "shards"):
+        for name in ("embedding", "min_count", "batch_size", "epochs", "patience", "ranks", "shards", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} of training is {getattr(self, name)}: it must be at least 1.")
         for name in ("learning_rate", "linear_learning_rate"):

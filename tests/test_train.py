@@ -374,14 +374,15 @@ def words(process: psutil.Process) -> str:
 
 @pytest.mark.torch
 @pytest.mark.mlflow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGKILL, -9)])
 def test_the_ranks_end_with_their_stage(number: int, code: int, own_lake: Path, mlflow_server: str, tmp_path: Path) -> None:
     """SIGTERM also takes the scratch folder away; after SIGKILL the kernel tells the children."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     script = (
-        "import small_training as t; from jobs.train import stage\n"
-        "stage.run(t.job(t.rides('ended', t.full(), epochs=1_000_000, patience=1_000_000), 'ended'))"
+        "import sys; import small_training as t; from jobs.errors import JobError; from jobs.train import stage\n"
+        "try: stage.run(t.job(t.rides('ended', t.full(), epochs=1_000_000, patience=1_000_000), 'ended'))\n"
+        "except JobError as failure: sys.exit(int(failure.exit_code))"
     )
     environment = {**os.environ, "MLFLOW_TRACKING_URI": mlflow_server, "TMPDIR": str(scratch), "PENSTOCK_LAKE": str(own_lake)}
     environment["PYTHONPATH"] = str(Path(__file__).parent)

@@ -20,75 +20,96 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from jobs.errors import DataError
+from jobs.errors import DataError, RetryError
+from jobs.train import ending
+from jobs.train.checkpoints import Checkpoints
 from jobs.train.export import export
 from jobs.train.network import Network
 from jobs.train.order import Order
-from jobs.train.plan import Plan
+from jobs.train.plan import CHECKPOINTS, Plan
 from jobs.train.process_group import Group
+from jobs.train.state import Optimizers, State
 from jobs.train.stream import Batch, Part, batches
-
-Optimizers = tuple[torch.optim.Optimizer, ...]
 
 log = logging.getLogger(__name__)
 
 
 def train(plan: Plan, folder: Path, group: Group) -> None:
-    """Train to the best validation loss. Rank 0 leaves `curve.json` and what `export` writes.
+    """Train to the best validation loss, from where the newest checkpoint stands. Rank 0 leaves `curve.json` and what `export`
+    writes.
 
-    Raises DataError, on all ranks alike, where a loss is no number.
+    Raises DataError, on all ranks alike, where a loss is no number; RetryError where it was asked to end, after saving.
     """
     training, validation = Part(folder / "training.parquet"), Part(folder / "validation.parquet")
     order = Order(rows=training.rows, shards=plan.shards, batch=plan.batch_size, seed=plan.seed)
     torch.manual_seed(plan.seed)
     network = Network(plan).to(group.device)
     torch.manual_seed(plan.seed + 1 + group.rank)  # Alike in what they begin with, the ranks differ in what they drop out.
-    wrapped = DistributedDataParallel(network)
-    optimizers = _optimizers(network, plan)
     averaged = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(plan.averaging))
-    best, lowest, since = copy.deepcopy(averaged.module), float("inf"), 0
-    curve = []
-    for epoch in range(plan.epochs):
-        began = time.monotonic()
-        losses = _epoch(wrapped, averaged, optimizers, training, order, epoch, group)
+    losses = torch.zeros(order.steps, dtype=torch.float64, device=group.device)
+    state = State.begin(network, _optimizers(network, plan), averaged, losses)
+    kept = folder / CHECKPOINTS
+    checkpoints = Checkpoints(kept.resolve() if kept.exists() else None, group)
+    resumed = checkpoints.load(state)
+    progress = state.progress
+    if resumed and group.rank == 0:
+        log.info("training goes on at step %d of epoch %d", progress.step, progress.epoch)
+    wrapped = DistributedDataParallel(network)
+    while progress.epoch < plan.epochs and progress.since < plan.patience:
+        _epoch(wrapped, state, training, order, plan, group, checkpoints)
+        summed = group.sum(state.losses.clone())
         validated = _validation_loss(averaged.module, validation, group)
-        _require_finite(losses, validated, epoch)
-        mean = float(losses.sum()) / sum(training.rows)
-        curve.append({"training_loss": mean, "validation_loss": validated, "seconds": time.monotonic() - began})
+        _require_finite(summed, validated, progress.epoch)
+        mean = float(summed.sum()) / sum(training.rows)
+        progress.curve.append({"training_loss": mean, "validation_loss": validated, "seconds": progress.seconds})
         if group.rank == 0:
-            log.info("epoch %d: training loss %.4f, validation loss %.4f", epoch, mean, validated)
-        since = 0 if validated < lowest else since + 1
-        if since == 0:
-            best, lowest = copy.deepcopy(averaged.module), validated
-        if since >= plan.patience:
-            break
+            log.info("epoch %d: training loss %.4f, validation loss %.4f", progress.epoch, mean, validated)
+        progress.since = 0 if validated < progress.lowest else progress.since + 1
+        if progress.since == 0:
+            state.best, progress.lowest = copy.deepcopy(averaged.module), validated
+        progress.epoch, progress.step, progress.seconds = progress.epoch + 1, 0, 0.0
+        state.losses.zero_()
+    checkpoints.save(state)
+    checkpoints.finish()
     if group.rank == 0:
-        (folder / "curve.json").write_text(json.dumps(curve))
-        export(best.cpu().eval(), plan, folder)
+        (folder / "curve.json").write_text(json.dumps(progress.curve))
+        export(state.best.cpu().eval(), plan, folder)
 
 
 def _epoch(
     network: DistributedDataParallel,
-    averaged: AveragedModel,
-    optimizers: Optimizers,
+    state: State,
     part: Part,
     order: Order,
-    epoch: int,
+    plan: Plan,
     group: Group,
-) -> Tensor:
-    """One pass over the training part. Returns the sum of the losses of each step's examples, over all ranks."""
+    checkpoints: Checkpoints,
+) -> None:
+    """One pass over the training part, from the step that comes next on. Saves every so many steps, and when asked to end."""
     network.train()
-    losses = torch.zeros(order.steps, dtype=torch.float64, device=group.device)
-    for step, batch in enumerate(batches(part, order, epoch=epoch, rank=group.rank, ranks=group.ranks)):
+    progress = state.progress
+    began = time.monotonic()
+    first = progress.step
+    for step, batch in enumerate(
+        batches(part, order, epoch=progress.epoch, rank=group.rank, ranks=group.ranks, first=first), first
+    ):
         loss = _loss(network, batch, group)
         network.zero_grad()
         # DistributedDataParallel takes the mean of the ranks' gradients; what is wanted is that of the global batch.
         (loss * (group.ranks / order.size(step))).backward()
-        for optimizer in optimizers:
+        for optimizer in state.optimizers:
             optimizer.step()
-        averaged.update_parameters(network.module)
-        losses[step] = loss.detach()
-    return group.sum(losses)
+        state.averaged.update_parameters(network.module)
+        state.losses[step] = loss.detach()
+        progress.step = step + 1
+        now = time.monotonic()
+        progress.seconds, began = progress.seconds + now - began, now
+        if ending.agreed(step, group):
+            checkpoints.save(state)
+            checkpoints.finish()
+            raise RetryError(f"asked to end after step {step} of epoch {progress.epoch}, which is saved")
+        if (progress.epoch * order.steps + progress.step) % plan.checkpoint_every == 0:
+            checkpoints.save(state)
 
 
 def _validation_loss(network: nn.Module, part: Part, group: Group) -> float:

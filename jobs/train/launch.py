@@ -17,14 +17,15 @@ from jobs.errors import DataError, Exit, JobError, RetryError, UsageError
 from jobs.settings import PROJECT
 from jobs.train.plan import Outcome
 
-PATIENCE = 10.0
-"""Seconds that a child has to end after SIGTERM."""
+PATIENCE = 25.0
+"""Seconds that a child has to save and end after SIGTERM. Kubernetes gives a pod 30."""
 
 
 def supervise(folder: Path, ranks: int) -> None:
     """Run the ranks and the baselines over the shared folder until all are done.
 
-    Raises the failure that a child left, or RetryError where one was killed.
+    Raises the failure that a child left, or RetryError where one was killed, or where this process was asked to end: the ranks
+    have saved where they stood then.
     """
     cores = len(os.sched_getaffinity(0))
     torchrun = ["jobs.train.torchrun", "--standalone", "--nproc-per-node", str(ranks), "--log-dir", str(folder / "torchrun")]
@@ -68,10 +69,11 @@ def _child(module: list[str], threads: int) -> Iterator[subprocess.Popen[bytes]]
 
 @contextlib.contextmanager
 def _ended_by_signal() -> Iterator[None]:
-    """Within, SIGTERM unwinds the stack, so that the children end and the scratch folder goes, before it ends the process."""
+    """Within, SIGTERM unwinds the stack, so that the children save and end and the scratch folder goes."""
 
-    def unwind(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+    def unwind(_: int, __: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Once is enough: the children have their time.
+        raise RetryError("the training was asked to end. The next attempt of this run goes on from its last checkpoint.")
 
     before = signal.signal(signal.SIGTERM, unwind)
     try:

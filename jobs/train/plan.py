@@ -18,6 +18,8 @@ from jobs.errors import Exit, JobError
 
 MODELS = ("network", "logistic_regression", "gradient_boosting")
 """The network, and the baselines beside it."""
+CHECKPOINTS = "checkpoints"
+"""In the shared folder, a link to where the run's checkpoints are kept; not there where none are."""
 JUDGED = ("validation", "holdout")
 """The parts on which every model is judged. No model chooses anything by the holdout."""
 
@@ -50,6 +52,8 @@ class Plan:
     weight_decay: float
     shards: int
     seed: int
+    checkpoint_every: int
+    """Steps."""
 
     def write(self, folder: Path) -> None:
         """Put it into the shared folder."""

@@ -13,13 +13,14 @@ from jobs.secrets import log_to_stderr
 
 def main(folder: Path) -> int:
     """Train, and leave the outcome. Returns the exit code."""
-    from jobs.train import process_group
+    from jobs.train import ending, process_group
     from jobs.train.fit import train
     from jobs.train.plan import Outcome, Plan
 
     name = f"rank-{process_group.rank()}"
     try:
         with process_group.joined() as group:
+            ending.listen()
             train(Plan.read(folder), folder, group)
     except Exception as failure:
         traceback.print_exc()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from jobs import ledger, versions
+from jobs import lake, ledger, versions
 from jobs.errors import DataError
 from jobs.interval import Interval
 from jobs.parts import Parts, embargo
@@ -27,9 +27,14 @@ class Pinned:
     @classmethod
     def newest(cls, pipeline: Pipeline) -> "Pinned":
         """The tables as they stand. Raises DataError where one isn't there."""
+        return cls.at(pipeline, {})
+
+    @classmethod
+    def at(cls, pipeline: Pipeline, wanted: dict[str, int]) -> "Pinned":
+        """The tables at the versions that are wanted, or as they stand. Raises DataError where one isn't there."""
         found = {}
         for name in ("examples", "labels"):
-            table = versions.load(pipeline, name)
+            table = lake.load(versions.uri(pipeline, name), wanted.get(name))
             if table is None:
                 raise DataError(
                     f"{pipeline.name} has no {name} yet. Run `penstock features {pipeline.name}` over the days to train on."

@@ -14,9 +14,10 @@ from jobs.cadence import not_due_until
 from jobs.command import Job
 from jobs.errors import DataError, UsageError
 from jobs.parts import Parts, split
-from jobs.train import snapshot
+from jobs.train import resume, snapshot
 from jobs.train.figures import judge
 from jobs.train.launch import supervise
+from jobs.train.plan import CHECKPOINTS
 from jobs.train.snapshot import Pinned
 from pipelines.declare import Training
 
@@ -34,7 +35,8 @@ def run(job: Job) -> None:
         job.report["version"] = earlier.number
         _not_trained(job, f"this run has already registered version {earlier.number}")
         return
-    pinned = Pinned.newest(job.pipeline)
+    # The next attempt of a run reads what the first one read.
+    pinned = Pinned.at(job.pipeline, resume.versions(resume.folder(job.pipeline, job.run_id)) or {})
     parts, reason = _parts(job, pinned, versions)
     if parts is None:
         _not_trained(job, reason)
@@ -68,12 +70,16 @@ def _train(job: Job, settings: Training, pinned: Pinned, parts: Parts) -> None:
     verdict.require_passed(pipeline, *(verdict.behind(pipeline, each) for each in days))
     clock = _Clock()
     described = snapshot.describe(pipeline, pinned, parts)
+    kept = resume.folder(pipeline, job.run_id)
     with tempfile.TemporaryDirectory(prefix="penstock-train-") as scratch:
         folder = Path(scratch)
         prepared = prepare(pipeline, pinned, parts, settings, folder)
         job.report.update(
             trained_from=parts.training.start, trained_through=parts.trained_through, rows=prepared.rows, ranks=settings.ranks
         )
+        resume.begin(kept, pipeline, described, prepared.plan)
+        if kept is not None:
+            (folder / CHECKPOINTS).symlink_to(kept)
         clock.lap("prepare")
         supervise(folder, settings.ranks)
         clock.lap("train")
@@ -83,6 +89,7 @@ def _train(job: Job, settings: Training, pinned: Pinned, parts: Parts) -> None:
         account = Account(prepared=prepared, snapshot=described, figures=figures, seconds=clock.seconds, tags=tags)
         number = publish(pipeline, account, folder)
         clock.lap("publish")
+    resume.end(kept)
     job.report.update(trained=True, version=number, seconds_of=clock.seconds)
     inputs = {name: table["version"] for name, table in described["tables"].items()}
     ledger.record(

@@ -18,7 +18,7 @@ from jobs.command import Job
 from jobs.errors import DataError, UsageError
 from jobs.features import check, events, plan, stage
 from jobs.interval import Interval
-from pipelines.declare import Aggregate, FeatureSet, days
+from pipelines.declare import Aggregate, Expression, FeatureSet, days
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -309,6 +309,9 @@ def test_repeats_among_many_events(spark: SparkSession, monkeypatch: pytest.Monk
     few = offsets(0)
     assert offsets(events.FEW + 1) == few
     assert len(few) < read.count()
+    # None of these has a repeat.
+    single = read.limit(1)
+    assert events.without_repeats(single, ORDERS, [], rows=events.FEW + 1).count() == 1
 
 
 def test_wrong_expressions_are_refused(spark: SparkSession) -> None:
@@ -325,6 +328,27 @@ def test_wrong_expressions_are_refused(spark: SparkSession) -> None:
         check.sets(frame, [set_of(Aggregate("n", "count", where="user"))])
     with pytest.raises(UsageError, match="'cents' is no expression over the fields"):
         check.sets(frame, [set_of(Aggregate("total", "sum", "cents"))])
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "lead(amount) over (partition by user order by event_time)",
+        "sum(amount)",
+        "explode(array(1, 2))",
+        "cast(rand() * 10 as int)",
+    ],
+)
+def test_what_looks_at_other_rows_is_refused(spark: SparkSession, sql: str) -> None:
+    """It would see what came after the day, or another value in each run."""
+    frame = spark.createDataFrame([], "amount int, user string, event_time timestamp")
+    one = FeatureSet(name="s", source=ORDERS, entity=("user",), windows=(days(1),), aggregates=(Aggregate("n", "sum", sql),))
+    with pytest.raises(UsageError, match=r"aggregate 'n' of feature set 's'.*looks at other rows"):
+        check.sets(frame, [one])
+    made = replace(one, aggregates=(Aggregate("n", "count"),), per_event=(Expression("more", sql),))
+    with pytest.raises(UsageError, match=r"per_event column 'more'.*(looks at other rows|is no expression)"):
+        check.per_event(frame, made)
+    assert check.per_event(frame, replace(made, per_event=(Expression("more", "amount + 1"),))).columns[-1] == "more"
 
 
 def test_a_value_that_an_expression_can_not_take_ends_with_65_and_is_not_told() -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import AtomicType, BooleanType, DataType, DecimalType, DoubleType, FloatType, NumericType
 
 from jobs.errors import UsageError
-from jobs.features.events import reason
+from jobs.features.events import by_row, reason
 from jobs.features.group import Types
 from jobs.features.measures import WIDE
 from pipelines.declare import Aggregate, FeatureSet, Pipeline
@@ -53,13 +53,15 @@ def sets(fields: DataFrame, feature_sets: Iterable[FeatureSet]) -> Types:
 def per_event(events: DataFrame, feature_set: FeatureSet) -> DataFrame:
     """The events with the set's own columns. Raises UsageError where one is no expression over those before it."""
     for one in feature_set.per_event:
+        place = f"per_event column {one.name!r} of feature set {feature_set.name!r}"
         try:
-            events = events.withColumn(one.name, fn.expr(one.sql))
+            made = events.withColumn(one.name, fn.expr(one.sql))
         except AnalysisException as failure:
             raise UsageError(
-                f"per_event column {one.name!r} of feature set {feature_set.name!r}: {one.sql!r} is no expression over the "
-                f"fields of its events: {reason(failure)}"
+                f"{place}: {one.sql!r} is no expression over the fields of its events: {reason(failure)}"
             ) from failure
+        by_row(events, made, {place: one.sql})
+        events = made
     return events
 
 
@@ -134,8 +136,11 @@ def _result(aggregate: Aggregate, type_: DataType | None) -> str:
 def _types(fields: DataFrame, expressions: dict[str, str]) -> dict[str, DataType]:
     """The type of each expression, by its place."""
     different = list(dict.fromkeys(expressions.values()))
+    if not different:
+        return {}
     try:
-        found = fields.select(*(fn.expr(sql).alias(f"c{number}") for number, sql in enumerate(different))).schema.fields
+        frame = fields.select(*(fn.expr(sql).alias(f"c{number}") for number, sql in enumerate(different)))
+        found = frame.schema.fields
     except AnalysisException:
         for place, sql in expressions.items():
             try:
@@ -145,5 +150,6 @@ def _types(fields: DataFrame, expressions: dict[str, str]) -> dict[str, DataType
                     f"{place}: {sql!r} is no expression over the fields of its source: {reason(failure)}"
                 ) from failure
         raise
+    by_row(fields, frame, expressions)
     types = {sql: field.dataType for sql, field in zip(different, found, strict=True)}
     return {place: types[sql] for place, sql in expressions.items()}

@@ -6,7 +6,7 @@ what arrives later never makes an earlier one a repeat: a past day stands.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from jobs import batches, lake
+from jobs.errors import UsageError
 from jobs.features.rows import stored
 from jobs.interval import Interval
 from jobs.reach import Reach, epoch
@@ -99,6 +100,21 @@ def fields_in(source: Source, expressions: Iterable[str | None]) -> list[str]:
     """The source's fields that SQL expressions may name: those whose name stands in them as a word."""
     words = {word.lower() for text in expressions if text for word in re.findall(r"\w+", text)}
     return [field.name for field in source.fields if field.name.lower() in words]
+
+
+def by_row(before: DataFrame, after: DataFrame, expressions: Mapping[str, str]) -> None:
+    """Raise UsageError unless columns were made of each row alone: what looks at others, or draws, differs from run to run."""
+    plan = after._jdf.queryExecution().analyzed()
+    alone = plan.nodeName() == "Project" and plan.children().apply(0).fastEquals(before._jdf.queryExecution().analyzed())
+    if not alone or not plan.deterministic():
+        if len(expressions) > 1:
+            for place, sql in expressions.items():
+                by_row(before, before.select(fn.expr(sql)), {place: sql})
+        ((place, sql), *_) = expressions.items()
+        raise UsageError(
+            f"{place}: {sql!r} looks at other rows or draws at random. An expression is made of one row's own fields: "
+            "aggregates and windows are declared, as Aggregate(...) and windows=."
+        )
 
 
 def reason(failure: AnalysisException) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql.types import DataType
 
 from jobs.errors import UsageError
-from jobs.features.events import reason, shift
+from jobs.features.events import by_row, reason, shift
 from jobs.features.measures import EVENTS, Number, Parts, State, figure, hours, parts
 from pipelines.declare import Aggregate, FeatureSet
 
@@ -134,12 +134,14 @@ def derived(rows: DataFrame, feature_set: FeatureSet) -> DataFrame:
     """
     for one in feature_set.derived:
         try:
-            rows = rows.withColumn(f"{feature_set.name}_{one.name}", fn.expr(one.sql))
+            made = rows.withColumn(f"{feature_set.name}_{one.name}", fn.expr(one.sql))
         except AnalysisException as failure:
             raise UsageError(
                 f"derived column {one.name!r} of feature set {feature_set.name!r}: {one.sql!r} is no expression over the set's "
                 f"columns {', '.join(feature_set.columns)}: {reason(failure)}"
             ) from failure
+        by_row(rows, made, {f"derived column {one.name!r} of feature set {feature_set.name!r}": one.sql})
+        rows = made
     return rows
 
 

@@ -71,7 +71,8 @@ class State:
         """What the state says."""
         match self.kind:
             case "approx_distinct":
-                return fn.coalesce(fn.hll_sketch_estimate(state), fn.lit(0))
+                # A sketch that was never merged estimates by the order in which its values came; of a merged one only they count.
+                return fn.coalesce(fn.hll_sketch_estimate(fn.hll_union(state, state)), fn.lit(0))
             case "first" | "last":
                 return state["value"]
             case "last_k":

@@ -36,12 +36,13 @@ def run(job: Job) -> None:
         _not_trained(job, f"this run has already registered version {earlier.number}")
         return
     # The next attempt of a run reads what the first one read.
-    pinned = Pinned.at(job.pipeline, resume.versions(resume.folder(job.pipeline, job.run_id)) or {})
+    kept = resume.folder(job.pipeline, job.run_id)
+    pinned = Pinned.at(job.pipeline, resume.versions(kept) or {})
     parts, reason = _parts(job, pinned, versions)
     if parts is None:
         _not_trained(job, reason)
         return
-    _train(job, settings, pinned, parts)
+    _train(job, settings, pinned, parts, kept)
 
 
 def _parts(job: Job, pinned: Pinned, versions: list[registry.Version]) -> tuple[Parts | None, str]:
@@ -60,7 +61,7 @@ def _parts(job: Job, pinned: Pinned, versions: list[registry.Version]) -> tuple[
     return parts, ""
 
 
-def _train(job: Job, settings: Training, pinned: Pinned, parts: Parts) -> None:
+def _train(job: Job, settings: Training, pinned: Pinned, parts: Parts, kept: Path | None) -> None:
     from jobs.train.prepare import prepare
     from jobs.train.track import Account, publish
 
@@ -70,7 +71,6 @@ def _train(job: Job, settings: Training, pinned: Pinned, parts: Parts) -> None:
     verdict.require_passed(pipeline, *(verdict.behind(pipeline, each) for each in days))
     clock = _Clock()
     described = snapshot.describe(pipeline, pinned, parts)
-    kept = resume.folder(pipeline, job.run_id)
     with tempfile.TemporaryDirectory(prefix="penstock-train-") as scratch:
         folder = Path(scratch)
         prepared = prepare(pipeline, pinned, parts, settings, folder)

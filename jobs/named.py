@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import batches, lake, registry
+from jobs import lake, registry
 from jobs.errors import DataError
 from jobs.registry import Version
 from pipelines.declare import Pipeline
@@ -40,11 +40,10 @@ def _named(pipeline: Pipeline, version: Version) -> list[Named]:
     # A snapshot of an earlier release names no table: then there was one.
     tables = {name: snapshot["tables"][name] for name in ("examples", "labels")}
     found = [(lake.uri(pipeline.name, one.get("table", name)), one["version"]) for name, one in tables.items()]
-    sources = {source.name: batches.events_uri(source) for source in pipeline.sources}
     for table in snapshot["sources"].values():
         for name, days in table.items():
             # Where nothing was written down of a day, the model names no version.
-            found += [(sources[name], each["version"]) for each in days if each["version"] is not None and name in sources]
+            found += [(lake.uri("events", name), each["version"]) for each in days if each["version"] is not None]
     return [
         Named(pipeline=pipeline.name, model=version.number, table=table, version=number) for table, number in dict.fromkeys(found)
     ]

@@ -15,7 +15,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from jobs import lake, store
+from jobs import lake, made_of, store
 from jobs.interval import DAY
 from pipelines.declare import DailySpine, Dimension, FeatureSet, Pipeline, Source, Spine, Table
 
@@ -62,17 +62,6 @@ def every(pipeline: Pipeline, table: str) -> list[str]:
     return [place for _, place in sorted(found)]
 
 
-def undeclared(pipeline: Pipeline) -> list[str]:
-    """Tables of feature sets and their tiles that are there, of sets that the pipeline doesn't declare any more."""
-    declared = {f"{kind}_{one.name}" for kind in ("features", "tiles") for one in pipeline.features}
-    found = []
-    for name in _folders(pipeline.name):
-        handle = lake.load(lake.uri(pipeline.name, name)) if name.startswith(("features_", "tiles_")) else None
-        if handle is not None and handle.metadata().configuration.get(NAME, name) not in declared:
-            found.append(lake.uri(pipeline.name, name))
-    return found
-
-
 def tables(pipeline: Pipeline) -> tuple[str, ...]:
     """The names of the tables that have versions and that a run over a day writes: sets, labels, examples."""
     return (*(f"features_{one.name}" for one in pipeline.features if one.accuracy == "day"), "labels", "examples")
@@ -85,7 +74,7 @@ def tiles(pipeline: Pipeline) -> tuple[str, ...]:
 
 def properties(pipeline: Pipeline, table: str) -> dict[str, str]:
     """The properties that a version gets when it is made."""
-    return {DECLARATION: digest(pipeline, table), NAME: table}
+    return {DECLARATION: digest(pipeline, table), NAME: table, made_of.PROPERTY: made_of.of(pipeline, table).text()}
 
 
 def declaration_of(table: DeltaTable) -> str:

@@ -15,7 +15,7 @@ _FOLDER = Path(__file__).parent
 
 def names() -> list[str]:
     """The pipelines that are declared, in alphabetical order."""
-    return sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem not in ("__init__", "declare"))
+    return sorted(path.stem for path in _FOLDER.glob("[!_]*.py") if path.stem != "declare")
 
 
 def load(name: str) -> Pipeline:

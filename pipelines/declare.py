@@ -15,6 +15,8 @@ from dataclasses import field as dataclass_field
 from datetime import date, datetime, timedelta
 from typing import Literal
 
+from pipelines._typed import check
+
 FIELD_TYPES = ("string", "int64", "float64", "bool", "timestamp", "decimal(P,S)")
 """P digits in all, at most 38, S of them decimals."""
 FORMATS = ("json", "avro")
@@ -42,6 +44,8 @@ INNER = ("set", "day", "part", "value", "enters", "leaves", "kind", "point", "un
 """Columns that features go by on the way; a field that names an entity can't have one of these names."""
 LONGEST = timedelta(days=365)
 """The longest window."""
+FURTHEST = timedelta(days=3650)
+"""The longest of all other spans: dates end with the year 9999."""
 
 
 Value = str | int | float | bool | datetime
@@ -71,6 +75,7 @@ class Field:
     """The path, key by key."""
 
     def __post_init__(self) -> None:
+        check(self, but=("default",))
         _name("field", self.name)
         if not re.fullmatch(r"decimal\([0-9]+,[0-9]+\)", self.type):
             _one_of(f"type of field {self.name!r}", self.type, FIELD_TYPES)
@@ -161,6 +166,7 @@ class Source:
     """Whether a field is a decimal, whose text counts."""
 
     def __post_init__(self) -> None:
+        check(self)
         _name("source", self.name)
         names = [field.name for field in self.fields]
         _unique(f"fields of source {self.name!r}", names)
@@ -224,9 +230,11 @@ class Column:
     """A string is a category for the model, a float64 a number. None follows the field's own type."""
 
     def __post_init__(self) -> None:
+        check(self)
         _name("column", self.name)
         if self.sql is not None and self.type is None:
             raise ValueError(f"column {self.name!r} is an expression, so its type must be said: 'string' or 'float64'.")
+        _sql(f"sql of column {self.name!r}", self.sql)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -243,6 +251,7 @@ class Spine:
     columns: tuple[Column, ...]
 
     def __post_init__(self) -> None:
+        check(self)
         self.source.field(self.key)
         for name in ("as_of", "late"):
             if any(field.name == name for field in self.source.fields):
@@ -253,6 +262,8 @@ class Spine:
             raise ValueError(
                 f"the spine counts from {self.at!r}: use the event time of {self.source.name!r}, {self.source.event_time!r}."
             )
+        if abs(self.before) > FURTHEST:
+            raise ValueError(f"before of the spine is {self.before}: it is at most {FURTHEST.days} days.")
         _unique("columns of the spine", [column.name for column in self.columns])
         _not_own("column of the spine", [column.name for column in self.columns])
         for column in self.columns:
@@ -288,11 +299,13 @@ class DailySpine:
     """Inputs out of the entity's own fields."""
 
     def __post_init__(self) -> None:
+        check(self)
         _some("entity of the spine", self.entity, "('user',)")
         _not_inner("entity of the spine", self.entity)
         for name in self.entity:
             self.source.field(name)
         _unique("entity of the spine", list(self.entity))
+        _sql("where of the spine", self.where)
         _whole_days("within of the spine", self.within)
         if self.within > LONGEST:
             raise ValueError(f"within of the spine is {self.within}: it is at most {LONGEST.days} days.")
@@ -323,10 +336,10 @@ class Expression:
     """Where it is an input of the model: a category or a number."""
 
     def __post_init__(self) -> None:
+        check(self)
         _name("expression", self.name)
         _one_of(f"type of expression {self.name!r}", self.type, TYPES)
-        if not self.sql.strip():
-            raise ValueError(f"expression {self.name!r} is empty: write Spark SQL, for example 'quantity * price'.")
+        _sql(f"expression {self.name!r}", self.sql)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -342,6 +355,7 @@ class Table:
     format: Literal["delta", "parquet"] = "delta"
 
     def __post_init__(self) -> None:
+        check(self)
         _name("table", self.name)
         _one_of(f"format of table {self.name!r}", self.format, ("delta", "parquet"))
         _unique(f"fields of table {self.name!r}", [field.name for field in self.fields])
@@ -377,10 +391,13 @@ class Dimension:
     """How old the newest version may be; an older one counts as unknown. Whole days; None, for a table: any age."""
 
     def __post_init__(self) -> None:
+        check(self)
         _name("dimension", self.name)
         _some(f"entity of dimension {self.name!r}", self.entity, "('item',)")
-        _not_inner(f"entity of dimension {self.name!r}", self.entity, ("day", "enters", "leaves", "newest"))
+        _not_inner(f"entity of dimension {self.name!r}", self.entity, ("day",))
+        _unique(f"entity of dimension {self.name!r}", list(self.entity))
         _some(f"fields of dimension {self.name!r}", self.fields, "('price',)")
+        _unique(f"fields of dimension {self.name!r}", list(self.fields))
         if self.within is not None:
             _whole_days(f"within of dimension {self.name!r}", self.within)
         elif isinstance(self.source, Source):
@@ -407,6 +424,13 @@ class Dimension:
         """Those that are strings."""
         pairs = zip(self.fields, self.columns, strict=True)
         return tuple(column for field, column in pairs if self.source.field(field).type == "string")
+
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """Those that name a person who is not the entity."""
+        subject = self.source.subject if isinstance(self.source, Source) else None
+        pairs = zip(self.fields, self.columns, strict=True)
+        return tuple(column for field, column in pairs if field == subject and field not in self.entity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,15 +468,18 @@ class Aggregate:
     """For first, last and last_k: a category or a number."""
 
     def __post_init__(self) -> None:
+        check(self)
         _name("aggregate", self.name)
         _one_of(f"function of aggregate {self.name!r}", self.function, FUNCTIONS)
         _one_of(f"type of aggregate {self.name!r}", self.type, TYPES)
         what = f"aggregate {self.name!r}"
         if (self.function == "count") != (self.of == ""):
             raise ValueError(f"{what}: count takes no expression (use where=), the others need one in `of`.")
+        _sql(f"of of {what}", self.of or None)
+        _sql(f"where of {what}", self.where)
         if self.scale is not None and (self.function not in ("sum", "mean", "stddev") or not 0 <= self.scale <= 9):
             raise ValueError(f"{what} has scale={self.scale}: sum, mean and stddev take one, 0 to 9 decimals.")
-        if (self.k is not None) != (self.function == "last_k") or not 1 <= (self.k or 1) <= 100:
+        if (self.k is not None) != (self.function == "last_k") or (self.k is not None and not 1 <= self.k <= 100):
             raise ValueError(f"{what} has k={self.k}: last_k takes one, 1 to 100, and the others none.")
         if self.type == "string" and self.function not in ("first", "last", "last_k"):
             raise ValueError(f"{what} is {self.function} with type='string': only first, last and last_k give values back.")
@@ -482,6 +509,7 @@ class Expectation:
     """Whether a breach ends the run with 65, and later stages refuse the day, or is only told."""
 
     def __post_init__(self) -> None:
+        check(self)
         _one_of("breach of an expectation", self.breach, ("fail", "warn"))
         rules = [name for name in ("nulls", "between", "volume", "psi", "ks") if getattr(self, name) is not None]
         rules += ["unique"] if self.unique else []
@@ -549,10 +577,13 @@ class FeatureSet:
     """What is expected of each day's rows."""
 
     def __post_init__(self) -> None:
+        check(self)
         _name("feature set", self.name)
         what = f"of feature set {self.name!r}"
         _some(f"entity {what}", self.entity, "('carrier',)")
         _not_inner(f"entity {what}", self.entity)
+        _unique(f"entity {what}", list(self.entity))
+        _sql(f"where {what}", self.where)
         _some(f"windows {what}", self.windows, "(days(7),)")
         _some(f"aggregates {what}", self.aggregates, "(Aggregate('events', 'count'),)")
         for name in self.entity:
@@ -595,19 +626,16 @@ class FeatureSet:
     def _check_subject(self) -> None:
         """What names a person must not be kept where `penstock erase`, which goes by entities, can't find it."""
         subject = self.source.subject
-        named = {subject}
+        named = {subject} if subject is not None and subject not in self.entity else set()
+        named |= {column for lookup in self.lookups for column in lookup.personal}
         for one in self.per_event:
-            named |= {one.name} if any(name and _mentions(one.sql, name) for name in named) else set()
+            named |= {one.name} if any(_mentions(one.sql, name) for name in named) else set()
         keeping = ("first", "last", "last_k", "min", "max", *(("distinct",) if self.tiles else ()))
         for aggregate in self.aggregates:
-            if (
-                subject
-                and subject not in self.entity
-                and aggregate.function in keeping
-                and any(name and _mentions(aggregate.of, name) for name in named)
-            ):
+            kept = sorted(name for name in named if aggregate.function in keeping and _mentions(aggregate.of, name))
+            if kept:
                 raise ValueError(
-                    f"aggregate {aggregate.name!r} of feature set {self.name!r} keeps values of {subject!r}, which names a "
+                    f"aggregate {aggregate.name!r} of feature set {self.name!r} keeps values of {kept[0]!r}, which names a "
                     f"person, under another entity {self.entity}: `penstock erase` would not find them. Count them, for example "
                     "by distinct."
                 )
@@ -667,6 +695,7 @@ class Label:
     """Instead of a share: how many negatives to train on for each positive that matures on the same day."""
 
     def __post_init__(self) -> None:
+        check(self)
         if (self.key is None) == (not self.entity) or bool(self.entity) != bool(self.aggregates):
             raise ValueError(
                 "the label takes either a key, for a condition on one later event, or an entity with aggregates, for a condition "
@@ -680,17 +709,22 @@ class Label:
                 aggregate.function,
                 ("count", "sum", "mean", "rate", "min", "max", "distinct"),
             )
+        _sql("of of the label", self.of)
+        _unique("entity of the label", list(self.entity))
         _unique("aggregates of the label", [aggregate.name for aggregate in self.aggregates])
         _not_own("aggregate of the label", [aggregate.name for aggregate in self.aggregates])
         _whole_days("horizon of the label", self.horizon)
-        if self.lateness < timedelta(0):
-            raise ValueError(f"lateness of the label is {self.lateness}: it can't be negative.")
+        if not timedelta(0) <= self.lateness <= FURTHEST:
+            raise ValueError(f"lateness of the label is {self.lateness}: it can't be negative, nor over {FURTHEST.days} days.")
         if self.negatives is not None and self.negatives_per_positive is not None:
             raise ValueError("the label has negatives and negatives_per_positive: leave one of them out.")
         if self.negatives is not None and not 0 < self.negatives <= 1:
             raise ValueError(f"negatives of the label is {self.negatives}: it is a share, greater than 0 and at most 1.")
-        if self.negatives_per_positive is not None and not self.negatives_per_positive > 0:
-            raise ValueError(f"negatives_per_positive of the label is {self.negatives_per_positive}: it must be greater than 0.")
+        if self.negatives_per_positive is not None and not 0 < self.negatives_per_positive < math.inf:
+            raise ValueError(
+                f"negatives_per_positive of the label is {self.negatives_per_positive}: it is a finite number greater than 0; "
+                "None keeps all negatives."
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -739,6 +773,7 @@ class Training:
     """Steps between two checkpoints, from which a run that was ended goes on."""
 
     def __post_init__(self) -> None:
+        check(self)
         for name in ("every", "days", "validation", "holdout"):
             _whole_days(f"{name} of training", getattr(self, name))
         if not 0 <= self.day_discount <= 1:
@@ -750,10 +785,10 @@ class Training:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} of training is {getattr(self, name)}: it must be at least 1.")
         for name in ("learning_rate", "linear_learning_rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} of training is {getattr(self, name)}: it must be greater than 0.")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay of training is {self.weight_decay}: it can't be negative; 0 turns it off.")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} of training is {getattr(self, name)}: it is a finite number greater than 0.")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay of training is {self.weight_decay}: it is finite and not negative; 0 turns it off.")
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(
                 f"hidden of training is {self.hidden}: it takes the width of each layer, at least one, for example (64,)."
@@ -780,7 +815,10 @@ class Promotion:
     """The fewest labelled holdout examples that a decision may rest on."""
 
     def __post_init__(self) -> None:
+        check(self)
         _one_of("metric of the promotion", self.metric, METRICS)
+        if not math.isfinite(self.min_gain):
+            raise ValueError(f"min_gain of the promotion is {self.min_gain}: it is a finite number.")
         if not 0 < self.confidence < 1:
             raise ValueError(f"confidence of the promotion is {self.confidence}: it lies between 0 and 1, for example 0.95.")
         for name in ("resamples", "min_rows"):
@@ -812,6 +850,7 @@ class Pipeline:
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check(self)
         _name("pipeline", self.name)
         if not timedelta(0) <= self.lateness < timedelta(days=1):
             raise ValueError(f"lateness of pipeline {self.name!r} is {self.lateness}: it must be at least 0 and less than a day.")
@@ -821,6 +860,11 @@ class Pipeline:
         _unique(f"inputs of pipeline {self.name!r}", [*self.numbers, *self.categories, *self.sequences])
         _not_own(f"input of pipeline {self.name!r}", [*self.numbers, *self.categories, *self.sequences])
         self._check_entities()
+        for column in (column for dimension in self.dimensions for column in dimension.personal):
+            raise ValueError(
+                f"dimension column {column!r} of pipeline {self.name!r} names a person, under another entity: `penstock erase` "
+                "would not find them. Leave the field out."
+            )
         for expectation in self.expectations:
             if expectation.column is not None:
                 _one_of(
@@ -981,5 +1025,12 @@ def _some(kind: str, values: tuple[object, ...], example: str) -> None:
 
 
 def _whole_days(kind: str, value: timedelta) -> None:
-    if value <= timedelta(0) or value % timedelta(days=1):
-        raise ValueError(f"{kind} is {value}: it must be whole days, at least one, for example days(7).")
+    if not timedelta(0) < value <= FURTHEST or value % timedelta(days=1):
+        raise ValueError(
+            f"{kind} is {value}: it must be whole days, at least one and at most {FURTHEST.days}, for example days(7)."
+        )
+
+
+def _sql(kind: str, text: str | None) -> None:
+    if text is not None and not text.strip():
+        raise ValueError(f"{kind} is empty: write Spark SQL, for example 'quantity * price > 0', or leave it out.")

@@ -16,7 +16,7 @@ import small_models
 import small_topic
 from deltalake import DeltaTable
 
-from jobs import account, batches, contract, lake
+from jobs import account, batches, contract, lake, versions
 from jobs.account import Account, Partition
 from jobs.command import Job
 from jobs.commit import commit
@@ -99,6 +99,15 @@ def read_in(source: Source, people: Sequence[str | bytes], *, start: int = 0, ki
     return batch
 
 
+def make(name: str, rows: pa.Table, day: str, *, declared: Pipeline, of: str | None = None) -> None:
+    """Write rows, all of DAY, to a table made as `declared` makes its table `of`, or the one called so."""
+    uri = lake.uri(declared.name, name)
+    configuration = {} if name == "predictions" else versions.properties(declared, of or name)
+    rows = rows.append_column(day, pa.array([DAY] * len(rows)))
+    lake.create(uri, rows.schema, partition_by=[day], configuration=lake.settings(rows.schema.names) | configuration)
+    lake.replace(uri, rows, where=f"{day} = '{DAY}'", partition_by=[day])
+
+
 def derive(keys: dict[str, str]) -> None:
     """What features and scoring would have written of these orders, twice over."""
     moment = small_topic.MORNING
@@ -111,8 +120,7 @@ def derive(keys: dict[str, str]) -> None:
             ("labels", by_key, "mature_date"),
             ("predictions", by_key, "as_of_date"),
         ):
-            rows = pa.table(columns | {day: [DAY] * len(next(iter(columns.values())))})
-            lake.replace(lake.uri("erased", name), rows, where=f"{day} = '{DAY}'", partition_by=[day])
+            make(name, pa.table(columns), day, declared=pipeline())
 
 
 def held(name: str, column: str) -> list[str]:

@@ -61,6 +61,18 @@ def named_as_of() -> Pipeline:
     return dataclasses.replace(PIPELINE, dimensions=(dataclasses.replace(facts, name="as", source=source, fields=("of",)),))
 
 
+def facts_of_people() -> Dimension:
+    """Who stands at an airport, by a source that says that this is a person."""
+    facts = PIPELINE.dimensions[0]
+    source = dataclasses.replace(facts.source, fields=(*facts.source.fields, Field("who")), subject="who")
+    return dataclasses.replace(facts, name="facts", source=source, fields=("who",))
+
+
+def names_a_person() -> Pipeline:
+    """The pipeline with that as inputs."""
+    return dataclasses.replace(PIPELINE, dimensions=(facts_of_people(),))
+
+
 SINCE = Field("since", "timestamp", required=True)
 
 
@@ -157,7 +169,10 @@ def test_a_decimal_is_no_input_of_a_dimension() -> None:
         (lambda: sourced(format="avro", avro_schema='"string"'), "is no record"),
         (lambda: sourced(dead_letter_limit=0), "1 turns it off"),
         (lambda: sourced(dead_letter_limit=1.1), "at most 1"),
-        (lambda: sourced(dead_letter_limit=float("nan")), "greater than 0"),
+        (
+            lambda: sourced(dead_letter_limit=float("nan")),
+            "dead_letter_limit of Source 'flights_scheduled' is nan: it takes a number",
+        ),
         (lambda: sourced(retention=hours(1)), "whole days"),
         (lambda: sourced(subject="aircaft"), "did you mean 'aircraft'"),
         (lambda: Column("hour", sql="hour(x)"), "its type must be said"),
@@ -215,6 +230,45 @@ def test_a_decimal_is_no_input_of_a_dimension() -> None:
         (lambda: Aggregate("n", "sum", "x", k=3), "last_k takes one"),
         (lambda: Aggregate("n", "last_k", "x"), "last_k takes one, 1 to 100"),
         (lambda: Aggregate("n", "last_k", "x", k=101), "k=101"),
+        (lambda: Aggregate("n", "last_k", "x", k=0), "k=0"),
+        (lambda: Aggregate("n", "last_k", "x", k=2.5), "k of Aggregate 'n' is 2.5: it takes a whole number or None"),
+        (lambda: Aggregate("n", "mean", "x", scale=True), "scale of Aggregate 'n' is True: it takes a whole number or None"),
+        (lambda: Aggregate("n", "mean", " "), "of of aggregate 'n' is empty"),
+        (lambda: Aggregate("n", "count", where=""), "where of aggregate 'n' is empty"),
+        (lambda: Column("n", sql=" ", type="string"), "sql of column 'n' is empty"),
+        (lambda: of_set(where=" "), "where of feature set 'origin' is empty"),
+        (lambda: daily(where="\n"), "where of the spine is empty"),
+        (lambda: changed("label", of=" "), "of of the label is empty"),
+        (
+            lambda: of_set(windows=days(1)),
+            r"windows of FeatureSet 'origin' is .*: it takes a tuple, each of it a timedelta.*\(VALUE,\)",
+        ),
+        (lambda: of_set(windows=[days(1)]), "round brackets"),
+        (lambda: of_set(windows=(1,)), "each of it a timedelta, for example days"),
+        (lambda: of_set(aggregates=Aggregate("n", "count")), "it takes a tuple, each of it an Aggregate; write"),
+        (lambda: of_set(entity="origin"), "entity of FeatureSet 'origin' is 'origin': it takes a tuple, each of it text; write"),
+        (lambda: of_set(entity=("origin", "origin")), "entity of feature set 'origin' have 'origin' twice"),
+        (lambda: of_set(tiles="yes"), "tiles of FeatureSet 'origin' is 'yes': it takes True or False"),
+        (lambda: dataclasses.replace(PIPELINE.dimensions[0], fields=("wind_speed", "wind_speed")), "have 'wind_speed' twice"),
+        (lambda: dataclasses.replace(PIPELINE, lateness=3), "lateness of Pipeline 'flight_delays' is 3: it takes a timedelta"),
+        (lambda: dataclasses.replace(PIPELINE, first_day="2013-01-01"), "first_day of Pipeline .*: it takes a date, for example"),
+        (lambda: dataclasses.replace(PIPELINE, first_day=datetime(2013, 1, 1)), "it takes a date, for example"),
+        (lambda: dataclasses.replace(PIPELINE, spine=PIPELINE.label), "it takes a Spine or a DailySpine"),
+        (lambda: dataclasses.replace(PIPELINE, name=3), "name of Pipeline is 3: it takes text"),
+        (lambda: Expectation(volume=(0.5,)), "volume of Expectation is .*: it takes a tuple of 2, each of it a number or None"),
+        (lambda: changed("label", negatives_per_positive=float("inf")), "None keeps all negatives"),
+        (lambda: changed("label", horizon=days(10**6)), "at most 3650"),
+        (lambda: changed("label", lateness=days(10**6)), "nor over 3650 days"),
+        (lambda: changed("spine", before=days(10**6)), "at most 3650 days"),
+        (lambda: sourced(repeats_within=days(10**6)), "at most 3650"),
+        (lambda: changed("training", learning_rate=float("inf")), "a finite number greater than 0"),
+        (lambda: changed("training", weight_decay=float("inf")), "finite and not negative"),
+        (lambda: changed("promotion", min_gain=float("-inf")), "a finite number"),
+        (lambda: names_a_person(), "dimension column 'facts_who' of pipeline .* names a person"),
+        (
+            lambda: of_set(lookups=(facts_of_people(),), aggregates=(Aggregate("x", "last", "upper(facts_who)"),)),
+            "'facts_who', which names a person",
+        ),
         (lambda: Aggregate("n", "max", "x", scale=2), "sum, mean and stddev take one"),
         (lambda: Aggregate("n", "sum", "x", scale=-1), "0 to 9 decimals"),
         (lambda: Aggregate("n", "max", "x", type="string"), "only first, last and last_k"),

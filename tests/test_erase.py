@@ -23,10 +23,10 @@ import small_topic
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
-from small_people import DAY, FIELDS, KEY, OTHERS, PEOPLE, assert_gone, derive, erase, held, pipeline, read_in, traces
+from small_people import DAY, FIELDS, KEY, OTHERS, PEOPLE, assert_gone, derive, erase, held, make, pipeline, read_in, traces
 
 import pipelines
-from jobs import account, batches, cli, contract, lake, letters, registry
+from jobs import account, batches, cli, contract, lake, letters, registry, versions
 from jobs.account import Account, Partition
 from jobs.audit import stage as audit
 from jobs.command import Job
@@ -37,7 +37,7 @@ from jobs.errors import DataError, RetryError, UsageError
 from jobs.ingest import local_engine, plan, rebuild
 from jobs.kafka import Cluster
 from jobs.maintain import tables as upkeep
-from pipelines.declare import Field, Source, days
+from pipelines.declare import Aggregate, DailySpine, Dimension, Field, Label, Pipeline, Source, days
 
 # Against a broker.
 
@@ -229,6 +229,75 @@ def test_what_is_derived_goes_and_the_logs_say_nothing_of_it(people: Source) -> 
     assert DeltaTable(batches.events_uri(people)).transaction_version(batches.REWRITE) == 1
 
 
+OTHER = small_topic.declare("visits", name="visits", fields=(*FIELDS, Field("shop"), Field("buyer")))
+"""A source that names nobody."""
+
+
+def of_days(*entity: str, source: Source = OTHER, **more: Any) -> Pipeline:
+    """The pipeline with an entity on a day as its example."""
+    label = Label(source=source, entity=entity, aggregates=(Aggregate("n", "count"),), of="n > 0", horizon=days(1))
+    spine = DailySpine(source=source, entity=entity, within=days(7))
+    return replace(pipeline(), spine=spine, label=label, **({"features": ()} | more))
+
+
+def lookup(source: Source) -> Dimension:
+    return Dimension(name="last", source=source, entity=("customer",), fields=("cents",), within=days(7))
+
+
+def test_what_other_declarations_left_behind_goes(people: Source) -> None:
+    """Each table says of what it is: the pipeline reads none of the person's sources now."""
+    read_in(people, [KEY, "bob"])
+    (buyer,) = pipeline().features
+    shops = replace(buyer, name="shop", source=OTHER, entity=("shop", "customer"), lookups=(lookup(people),))
+    alone = replace(buyer, name="alone", source=OTHER)
+    declared = replace(pipeline(), spine=replace(pipeline().spine, source=OTHER), features=(buyer, shops, alone))
+    two = pa.table({"customer": [KEY, "bob"], "n": [1, 1]})
+    make("features_buyer", two, "event_date", declared=declared)
+    make("tiles_buyer", two, "event_date", declared=declared)
+    make("features_shop_v2", two, "event_date", declared=declared, of="features_shop")
+    make("features_alone", two, "event_date", declared=declared)
+
+    def keyed(name: str, keys: list[str], declared: Pipeline) -> None:
+        day = "mature_date" if name.startswith("labels") else "as_of_date"
+        make(name, pa.table({"key": keys, "x": [0.5] * len(keys)}), day, declared=declared, of=name.partition("_")[0])
+
+    keyed("examples", [KEY, "bob"], of_days("customer", source=people))
+    keyed("labels", [KEY, "bob"], of_days("customer", source=people))
+    keyed("examples_v2", [json.dumps([KEY, "s"]), json.dumps(["s", KEY])], of_days("customer", "shop", features=(alone, buyer)))
+    keyed("examples_v3", [json.dumps(["s", KEY]), KEY], of_days("shop", "customer", dimensions=(lookup(people),)))
+    keyed("examples_v4", [KEY, "bob"], of_days("buyer", features=(replace(buyer, spine_entity=("buyer",)),)))
+    keyed("examples_v5", [KEY, "o0", "o1"], pipeline())
+    keyed("examples_v6", [KEY, "bob"], of_days("shop", features=()))
+    bought = replace(pipeline().label, source=OTHER)
+    keyed("examples_v7", ["o0", "v0", "v1"], replace(declared, label=bought, features=(replace(buyer, spine_entity=("buyer",)),)))
+    keyed("predictions", [KEY, "bob", json.dumps(["s", KEY]), json.dumps([KEY, "s"]), json.dumps(["s"]), "o1", "{}"], declared)
+    visits = [{"id": f"v{n}", "buyer": who, "shop": KEY, "event_date": DAY} for n, who in enumerate((KEY, "bob"))]
+    lake.replace(
+        batches.events_uri(OTHER), pa.Table.from_pylist(visits), where=f"event_date = '{DAY}'", partition_by=["event_date"]
+    )
+
+    erase(people)
+    for name in ("features_buyer", "tiles_buyer", "features_shop_v2"):
+        assert held(name, "customer") == ["bob"], name
+    assert held("features_alone", "customer") == [KEY, "bob"], "of another source, whose customers may be others"
+    assert held("examples", "key") == held("labels", "key") == held("examples_v4", "key") == ["bob"]
+    assert held("examples_v2", "key") == [json.dumps(["s", KEY])]
+    assert held("examples_v3", "key") == [KEY]
+    assert held("examples_v5", "key") == [KEY, "o1"], "there the key is an order's"
+    assert held("examples_v6", "key") == [KEY, "bob"], "there it is a shop's"
+    assert held("examples_v7", "key") == ["o0", "v1"]
+    assert held("predictions", "key") == ['["s"]', "bob", "o1", "{}"]
+
+
+def test_a_table_that_does_not_say_of_what_it_is_stops_the_erasure(people: Source) -> None:
+    read_in(people, [KEY])
+    rows = pa.table({"customer": [KEY], "event_date": [DAY]})
+    lake.replace(lake.uri("old", "features_x"), rows, where="true", partition_by=["event_date"])
+    with pytest.raises(UsageError, match=r"don't say of what, so nothing was erased: old/features_x\. Move them"):
+        erase(people)
+    assert small_topic.offsets(people) == [(0, 0)]
+
+
 STEPS = ("planned", "committing", "committed", "settled", "deriving", "derived", "deleting", "deleted")
 
 _APART = (
@@ -400,7 +469,9 @@ def test_a_log_that_names_the_person_is_told(people: Source, caplog: pytest.LogC
     """As tables have it that were made with Delta's own settings."""
     read_in(people, [KEY, "bob"])
     rows = pa.table({"customer": [KEY, "bob"], "event_date": [DAY] * 2})
-    lake.append(lake.uri("erased", "features_buyer"), rows, partition_by=["event_date"])
+    uri, told = lake.uri("erased", "features_buyer"), versions.properties(pipeline(), "features_buyer")
+    lake.create(uri, rows.schema, partition_by=["event_date"], configuration=told)
+    lake.append(uri, rows, partition_by=["event_date"])
     assert erase(people)["tables"]["erased/features_buyer"]["commits_that_name_them"] == 1
     assert "still name the person" in caplog.text and KEY not in caplog.text
 
@@ -482,7 +553,7 @@ def test_what_is_refused(people: Source, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{KEY}\n"))
     assert erase(people, "-")["tables"][f"events/{people.name}"]["good"] == 1
     monkeypatch.setattr(pipelines, "load_all", lambda: ({}, {"bad": "pipelines/bad.py: is broken."}))
-    with pytest.raises(UsageError, match=r"bad\.py: is broken: what it derives.*nothing was erased"):
+    with pytest.raises(UsageError, match=r"bad\.py: is broken: which models name.*nothing was erased"):
         erase(people)
 
 

@@ -22,7 +22,7 @@ from small_history import PIPELINE, write_all
 from jobs import lake, plain, versions
 from jobs.command import Job
 from jobs.erase import plain_files
-from jobs.erase.derived import Target
+from jobs.erase.derived import Mark, Target
 from jobs.errors import RetryError
 from jobs.features import parquet, stage
 from jobs.interval import Interval
@@ -149,7 +149,7 @@ def test_of_runs_that_meet_the_newest_version_stays(monkeypatch: pytest.MonkeyPa
 def test_an_erasure_reaches_the_plain_files() -> None:
     uri = table(rows_of(FIRST, 30), rows_of(LAST, 30))
     put(uri, 1, FIRST, LAST)
-    target = Target(uri=uri, column="user", texts={"u2"})
+    target = Target(uri=uri, marks=[Mark(column="user", texts={"u2"})])
     assert plain_files.count(target) == 6 and plain_files.erase(target) == 6
     assert plain_files.count(target) == 0
     assert [row["user"] for row in read(uri, FIRST).to_pylist()].count("u1") == 3 and read(uri, FIRST).num_rows == 27

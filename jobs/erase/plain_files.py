@@ -34,5 +34,5 @@ def erase(target: Target) -> int:
 
 def _doomed(target: Target) -> list[tuple[str, int]]:
     folder = plain.folder(target.uri)
-    counted = ((path, rewriting.count(folder, path, (target.column,), target.test)) for path in plain.files(target.uri))
+    counted = ((path, rewriting.count(folder, path, target.columns, target.test)) for path in plain.files(target.uri))
     return [(path, rows) for path, rows in counted if rows]

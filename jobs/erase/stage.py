@@ -39,14 +39,14 @@ def _run(job: Job) -> None:
     person = Person(source=source, key=_key(job.options.key))
     if lake.load(batches.events_uri(source)) is None:
         raise UsageError(f"source {source.name!r} has no events: run `penstock ingest {source.name}` first, or correct the name.")
-    readers = _readers(source)
+    declared = _pipelines()
     # A run that was killed may have committed what its account does not say yet, and the first look goes by that.
     account.settle(source)
-    found = Found(person=person, named_by=derived.named_by(person, readers))
+    found = Found(person=person, named_by=derived.named_by(person))
     events.look(found)
     # Also what was erased by a run that did not get to its end.
     before = _old_events(found)
-    targets = derived.targets(person, readers, found)
+    targets = derived.targets(person, found)
     if job.options.dry_run:
         _plan(job, found, targets, before)
         return
@@ -55,7 +55,7 @@ def _run(job: Job) -> None:
     try:
         events.erase(found, job.run_id)
         # Rows that came in since it was first looked at have keys too.
-        targets = derived.targets(person, readers, found)
+        targets = derived.targets(person, found)
         for target in targets:
             derived.erase(target, job.run_id)
             plain[target.uri] = plain_files.erase(target)
@@ -66,13 +66,15 @@ def _run(job: Job) -> None:
             if rows:
                 told[_name(uri)]["plain_rows"] = rows
     olds = [*(_old(target, source) for target in targets), _old_events(found)]
-    names, asked = leftovers.models(readers, olds)
+    names, asked = leftovers.models(declared, olds)
     job.report.update(registry=asked, models_not_reproducible=names)
     for old in olds:
         leftovers.delete(old)
         told[_name(old.uri)].update(files_deleted=len(old.doomed), files_uncommitted=len(old.uncommitted))
     for target in targets:
-        told[_name(target.uri)]["commits_that_name_them"] = mentions.count(target.uri, target.column, target.texts)
+        told[_name(target.uri)]["commits_that_name_them"] = sum(
+            mentions.count(target.uri, mark.column, mark.texts) for mark in target.marks
+        )
     _tell(job, source, olds, names)
 
 
@@ -96,15 +98,15 @@ def _key(given: str) -> str:
     return key
 
 
-def _readers(source: Source) -> list[Pipeline]:
-    """The pipelines that read the source. Raises UsageError where one can't be looked into."""
+def _pipelines() -> list[Pipeline]:
+    """All pipelines: the models of each may name what goes. Raises UsageError where one can't be looked into."""
     good, broken = pipelines.load_all()
     if broken:
         raise UsageError(
-            f"{next(iter(broken.values())).rstrip('.')}: what it derives from the person can't be told, so nothing was erased. "
+            f"{next(iter(broken.values())).rstrip('.')}: which models name what is erased can't be told, so nothing was erased. "
             "Mend it."
         )
-    return [pipeline for pipeline in good.values() if source.name in {one.name for one in pipeline.sources}]
+    return [*good.values()]
 
 
 def _old(target: Target, source: Source) -> Old:

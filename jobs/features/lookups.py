@@ -51,15 +51,15 @@ def at_day_ends(versions: DataFrame, dimension: Dimension, days: Interval) -> Da
     enters = fn.greatest("event_day", "known_day", fn.lit(epoch(days.start)))
     leaves = last + 1 if dimension.within is None else fn.col("event_day") + dimension.within.days
     return (
-        versions.withColumn("enters", enters)
-        .withColumn("leaves", leaves)
-        .where((fn.col("enters") <= last) & (fn.col("enters") < fn.col("leaves")))
-        .groupBy(*dimension.entity, "enters", "leaves")
-        .agg(_newest(dimension).alias("newest"))
-        .withColumn("day", fn.explode(fn.sequence("enters", fn.least(fn.col("leaves") - 1, last))))
+        versions.withColumn("_enters", enters)
+        .withColumn("_leaves", leaves)
+        .where((fn.col("_enters") <= last) & (fn.col("_enters") < fn.col("_leaves")))
+        .groupBy(*dimension.entity, "_enters", "_leaves")
+        .agg(_newest(dimension).alias("_newest"))
+        .withColumn("day", fn.explode(fn.sequence("_enters", fn.least(fn.col("_leaves") - 1, last))))
         .groupBy(*dimension.entity, "day")
-        .agg(fn.max("newest").alias("newest"))
-        .select(*dimension.entity, "day", *_columns(dimension, fn.col("newest")))
+        .agg(fn.max("_newest").alias("_newest"))
+        .select(*dimension.entity, "day", *_columns(dimension, fn.col("_newest")))
     )
 
 
@@ -68,14 +68,14 @@ def looked_up(events: DataFrame, versions: DataFrame, dimension: Dimension, *, s
 
     Each version is the newest for a span of moments, so that an event finds one at most.
     """
-    by_entity = Window.partitionBy(*dimension.entity).orderBy("visible", "event_time", *POSITION, *dimension.fields)
+    by_entity = Window.partitionBy(*dimension.entity).orderBy("_visible", "event_time", *POSITION, *dimension.fields)
     named = {name: f"_known_{name}" for name in dimension.entity}
     spans = (
-        versions.withColumn("visible", fn.greatest("event_time", "known_time"))
+        versions.withColumn("_visible", fn.greatest("event_time", "known_time"))
         .select(
             *(fn.col(name).alias(other) for name, other in named.items()),
-            fn.col("visible").alias("_from"),
-            fn.lead("visible").over(by_entity).alias("_until"),
+            fn.col("_visible").alias("_from"),
+            fn.lead("_visible").over(by_entity).alias("_until"),
             _newest(dimension).over(by_entity.rowsBetween(Window.unboundedPreceding, Window.currentRow)).alias("_newest"),
         )
         .where("_until is null or _until > _from")

@@ -24,6 +24,7 @@ INSTANT = pa.timestamp("us", tz="UTC")
 ENDS = (
     *("event_time", "known_time", "topic_epoch", "kafka_partition", "kafka_offset", "batch"),
     *("as_of", "mature_at", "feature_date", "available_at"),
+    *("event_day", "_size"),
 )
 """The columns whose least and greatest values a log may hold. A person's fields are not among them: `penstock erase` can't reach
 a log."""

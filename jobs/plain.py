@@ -3,15 +3,20 @@
 `<p>/parquet/<table>/event_date=D/data.parquet`, one file a day: a reader sees the old one or the new.
 """
 
+import json
 import shutil
 import tempfile
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from pyarrow import fs
 
 from jobs import store, versions
@@ -19,6 +24,7 @@ from jobs.interval import Interval
 from pipelines.declare import FeatureSet, Pipeline
 
 FILE = "data.parquet"
+_MADE_OF = b"penstock.made-of"
 _ABANDONED = 24 * 3600
 """Seconds after which a file that was never put in place is a killed run's."""
 
@@ -34,20 +40,45 @@ def files(table_uri: str) -> list[str]:
     return sorted(one.path for one in store.files(folder(table_uri)) if one.path.endswith(f"/{FILE}"))
 
 
-def missing(pipeline: Pipeline, interval: Interval) -> Iterator[tuple[FeatureSet, list[date]]]:
-    """The sets that ask for plain files and have a table, each with the days that have none, where there are any."""
+def sources(table: DeltaTable, partition: str) -> dict[date, list[str]]:
+    """The table's own files of each day."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    found: dict[date, list[str]] = defaultdict(list)
+    days = actions[f"partition.{partition}"].cast(pa.date32()).to_pylist()
+    for day, path in sorted(zip(days, actions["path"].to_pylist(), strict=True)):
+        found[day].append(path)
+    return found
+
+
+def made_of(paths: list[str]) -> dict[bytes, bytes]:
+    """What a plain file says of itself in its footer: which of the table's files it was copied from."""
+    return {_MADE_OF: json.dumps(sorted(paths)).encode()}
+
+
+def missing(pipeline: Pipeline, interval: Interval) -> Iterator[tuple[FeatureSet, DeltaTable, list[date]]]:
+    """The sets that ask for plain files and have a table, with it and the days that have none, or one of other rows."""
     for declared in pipeline.features:
-        if declared.parquet and versions.load(pipeline, f"features_{declared.name}") is not None:
-            days = _missing(versions.uri(pipeline, f"features_{declared.name}"), interval)
+        table = versions.load(pipeline, f"features_{declared.name}") if declared.parquet else None
+        if table is not None:
+            days = _missing(table, interval)
             if days:
-                yield declared, days
+                yield declared, table, days
 
 
-def _missing(table_uri: str, days: Interval) -> list[date]:
-    filesystem, base = store.place(folder(table_uri))
-    with store.asked(f"the plain files of {table_uri} could not be looked at"):
-        found = filesystem.get_file_info([f"{base}/event_date={day}/{FILE}" for day in days.days()])
-    return [day for day, info in zip(days.days(), found, strict=True) if info.type != fs.FileType.File]
+def _missing(table: DeltaTable, days: Interval) -> list[date]:
+    filesystem, base = store.place(folder(table.table_uri))
+    held = sources(table, "event_date")
+    found = []
+    for day in days.days():
+        with store.asked(f"the plain files of {table.table_uri} could not be looked at"):
+            try:
+                with filesystem.open_input_file(f"{base}/event_date={day}/{FILE}") as file:
+                    said = pq.read_schema(file).metadata
+            except (FileNotFoundError, pa.ArrowInvalid):
+                said = None
+        if (said or {}).get(_MADE_OF) != made_of(held.get(day, []))[_MADE_OF]:
+            found.append(day)
+    return found
 
 
 @contextmanager

@@ -138,6 +138,7 @@ def _open(name: str, scratch: Path, jvm: tuple[str, ...]) -> "SparkSession":
         opened.conf.set("spark.sql.session.timeZone", "UTC")
     else:
         opened.sparkContext.setLogLevel("ERROR")
+        _hush(opened)
         _name_class(opened)
     return opened
 
@@ -173,3 +174,14 @@ def _settings(master: str, scratch: Path, jvm: tuple[str, ...]) -> dict[str, str
         "spark.local.dir": str(scratch),
         "spark.sql.shuffle.partitions": str(cores),
     }
+
+
+def _hush(spark: "SparkSession") -> None:
+    """Spark logs a failing task's error twice, with the value that it failed on, which may be a person's; then it raises it."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+    log4j = spark.sparkContext._jvm.org.apache.logging.log4j
+    for name in ("executor.Executor", "scheduler.TaskSetManager"):
+        log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)

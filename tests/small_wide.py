@@ -261,7 +261,7 @@ def write_items(rows: list[dict[str, Any]]) -> None:
 
 def compute(pipeline: Pipeline, first: date, last: date, *, force: bool = True, chunk_days: int = 31) -> dict[str, Any]:
     """Run the stage. Returns its part of the run report."""
-    options = Namespace(json=True, force=force, chunk_days=chunk_days, preview=None)
+    options = Namespace(json=True, force=force, chunk_days=chunk_days, preview=None, entity=None)
     job = Job(command="features", options=options, run_id="test", pipeline=pipeline, interval=Interval.inclusive(first, last))
     stage.run(job)
     return job.report

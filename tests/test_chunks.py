@@ -34,7 +34,7 @@ DAYS = [date(2020, 1, 14), date(2020, 1, 15)]
 
 def compute(pipeline: Pipeline = SMALL, last: date = DAYS[-1], **options: Any) -> dict[str, Any]:
     """Run the stage. Returns its part of the report."""
-    asked = Namespace(**{"json": True, "force": False, "chunk_days": 1, "preview": None, **options})
+    asked = Namespace(**{"json": True, "force": False, "chunk_days": 1, "preview": None, "entity": None, **options})
     made = Job(command="features", options=asked, run_id="test", pipeline=pipeline, interval=Interval.inclusive(DAYS[0], last))
     stage.run(made)
     return made.report

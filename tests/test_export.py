@@ -85,6 +85,24 @@ def matured(*days: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize(("key", "kind"), [(None, "23502"), ("a\0b", "22|DataError")])
+def test_a_key_that_the_warehouse_can_not_hold_is_wrong_data(
+    small: Pipeline, warehouse_url: str, key: str | None, kind: str
+) -> None:
+    """And is told as what it is."""
+    export(small)
+    before = held(warehouse_url, f"{small.name}_labels")
+    uri = versions.uri(small, "labels")
+    first = lake.query(lake.load(uri), f"select * from t where mature_date = date '{D}' limit 1")  # type: ignore[arg-type]
+    first = first.set_column(first.schema.get_field_index("key"), "key", pa.array([key], pa.string()))
+    lake.append(uri, first, partition_by=["mature_date"])
+    with pytest.raises(DataError, match=rf"refused a row \(({kind}).*is null or of a kind") as refused:
+        export(small)
+    assert "a\0b" not in str(refused.value)
+    assert held(warehouse_url, f"{small.name}_labels") == before
+
+
+@pytest.mark.postgres
 def test_two_labels_of_one_example_are_wrong_data(small: Pipeline, warehouse_url: str) -> None:
     """And the days stay as they were, and the message names no value."""
     export(small)

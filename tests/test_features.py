@@ -36,7 +36,7 @@ def compute(first: date, last: date, pipeline: Any = PIPELINE, *, force: bool = 
     """Run the stage. Returns its part of the run report."""
     job = Job(
         command="features",
-        options=Namespace(json=True, force=force, chunk_days=chunk_days, preview=None),
+        options=Namespace(json=True, force=force, chunk_days=chunk_days, preview=None, entity=None),
         run_id="test",
         pipeline=pipeline,
         interval=Interval.inclusive(first, last),
@@ -337,6 +337,8 @@ def test_wrong_expressions_are_refused(spark: SparkSession) -> None:
         "sum(amount)",
         "explode(array(1, 2))",
         "cast(rand() * 10 as int)",
+        "cast(unix_seconds(current_timestamp()) as int)",
+        "if(current_user() = 'x', amount, 0)",
     ],
 )
 def test_what_looks_at_other_rows_is_refused(spark: SparkSession, sql: str) -> None:
@@ -351,13 +353,43 @@ def test_what_looks_at_other_rows_is_refused(spark: SparkSession, sql: str) -> N
     assert check.per_event(frame, replace(made, per_event=(Expression("more", "amount + 1"),))).columns[-1] == "more"
 
 
-def test_a_value_that_an_expression_can_not_take_ends_with_65_and_is_not_told() -> None:
-    """As wrong data, not as a bug of ours; the message names what to do, and no value."""
+def test_a_value_that_an_expression_can_not_take_ends_with_65_and_is_not_told(capfd: pytest.CaptureFixture[str]) -> None:
+    """As wrong data, not as a bug of ours; the message names what to do, and no value, nor do Spark's own logs."""
     write_all(small_history.random_history(9, date(2020, 1, 12), date(2020, 1, 18)))
     wrong = replace(PIPELINE.features[1], aggregates=(Aggregate("number", "max", "cast(order_id as int)"),))
     with pytest.raises(DataError, match=r"features_pair.*\(CAST_\).*try_cast") as refused:
         compute(LAST, LAST, replace(PIPELINE, features=(wrong,)))
-    assert "'o" not in str(refused.value)
+    assert "'o" not in str(refused.value) + "".join(capfd.readouterr())
+
+
+def test_an_expression_may_end_with_a_comment() -> None:
+    rows = small_history.random_history(5, date(2020, 1, 12), date(2020, 1, 18))
+    write_all(rows)
+    plain, noted = (
+        replace(
+            PIPELINE,
+            name=name,
+            features=(
+                replace(
+                    PIPELINE.features[1],
+                    where=f"amount > 0{note}",
+                    aggregates=tuple(
+                        replace(one, of=f"{one.of}{note}" if one.of else "", where=f"shop > 0{note}")
+                        for one in PIPELINE.features[1].aggregates
+                    ),
+                ),
+            ),
+            label=replace(PIPELINE.label, of=f"{PIPELINE.label.of}{note}"),
+        )
+        for name, note in (("bare", ""), ("noted", " -- of this order"))
+    )
+    for pipeline in (plain, noted):
+        compute(LAST, LAST, pipeline)
+    bare, other = (
+        lake.query(lake.load(versions.uri(one, "features_pair")), 'select * from t order by "user", shop')  # type: ignore[arg-type]
+        for one in (plain, noted)
+    )
+    assert bare.num_rows > 0 and bare.to_pylist() == other.to_pylist()
 
 
 def test_a_changed_declaration_makes_a_table_beside_the_old() -> None:

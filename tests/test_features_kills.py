@@ -62,7 +62,7 @@ except JobError as failure:
 
 def compute() -> dict[str, Any]:
     """Run the stage. Returns its part of the report."""
-    asked = Namespace(json=True, force=False, chunk_days=31, preview=None)
+    asked = Namespace(json=True, force=False, chunk_days=31, preview=None, entity=None)
     run_id = f"run-{os.getpid()}"
     made = Job(command="features", options=asked, run_id=run_id, pipeline=SMALL, interval=Interval.inclusive(*DAYS))
     stage.run(made)

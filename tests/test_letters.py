@@ -219,7 +219,7 @@ def test_features_refuse_a_day_until_its_letters_are_mended_or_acknowledged(
 
     def features(declared: Source, day: date) -> None:
         pipeline = _pipeline(declared)
-        asked = Namespace(json=True, force=False, chunk_days=31, preview=None)
+        asked = Namespace(json=True, force=False, chunk_days=31, preview=None, entity=None)
         made = Job(command="features", options=asked, run_id="run", pipeline=pipeline)
         made.interval = Interval.inclusive(day, day)
         stage.run(made)

@@ -166,7 +166,7 @@ def test_the_stage_writes_what_the_table_holds(own_lake: Path) -> None:
 
     def compute(pipeline: Any, first: date, last: date) -> dict[str, Any]:
         days = Interval.inclusive(first, last)
-        options = Namespace(json=True, force=False, chunk_days=30, preview=None)
+        options = Namespace(json=True, force=False, chunk_days=30, preview=None, entity=None)
         job = Job(command="features", options=options, run_id="test", pipeline=pipeline, interval=days)
         stage.run(job)
         return job.report
@@ -179,6 +179,18 @@ def test_the_stage_writes_what_the_table_holds(own_lake: Path) -> None:
     assert not (own_lake / "shop" / "parquet" / "features_pair").exists()
     report = compute(both, FIRST, LAST)
     assert report["days"]["computed"] == {} and report["plain_files_filled"] == {"features_pair": 2}
+    # Computed again without them: what lies there is of another computation.
+    old = read(versions.uri(PIPELINE, "features_user"), LAST)
+    lake.replace(
+        versions.uri(PIPELINE, "features_user"),
+        lake.query(
+            lake.load(versions.uri(PIPELINE, "features_user")), f"select * from t where event_date = date '{LAST}' limit 1"
+        ),  # type: ignore[arg-type]
+        where=f"event_date = '{LAST}'",
+        partition_by=["event_date"],
+    )
+    assert read(versions.uri(PIPELINE, "features_user"), LAST) == old and old.num_rows > 1
+    assert compute(both, FIRST, LAST)["plain_files_filled"] == {"features_user": 1}
     for name, entity in (("features_user", ["user"]), ("features_pair", ["user", "shop"])):
         same(name, entity, FIRST, LAST)
 

@@ -11,6 +11,7 @@ import small_history
 from small_history import ORDERS, PIPELINE, at, event, rows, write, write_all
 from test_features import compute
 
+from jobs import cli
 from jobs.command import Job
 from jobs.errors import UsageError
 from jobs.features import preview, stage
@@ -90,3 +91,24 @@ def test_an_open_day_is_said_to_be_open(
         write(source, [row] if source is ORDERS else [], read_up_to=at("2020-01-15 12:00"))
     assert shown("ann")[0]["user"]["row"]["user_orders_1d"] == 1
     assert "2020-01-15 is still open" in caplog.text and "so far" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--from", "2013-04-01", "--preview", "2013-04-02"), "leave --from and --to out"),
+        (("--preview", "2013-04-02", "--from", "2013-04-01"), "leave --from and --to out"),
+        (("--preview", "2013-04-02", "--to", "2013-04-03"), "leave --from and --to out"),
+        (("--from", "2013-04-01", "--to", "2013-04-01", "--entity", "AA"), "--entity is of --preview"),
+    ],
+)
+def test_a_preview_is_about_one_day(
+    more: tuple[str, ...], words: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PENSTOCK_LAKE", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_STATE", str(tmp_path))
+    try:
+        ended = cli.main(["features", "flight_delays", *more])
+    except SystemExit as stopped:
+        ended = int(stopped.code or 0)
+    assert ended == 64 and words in capfd.readouterr().err

@@ -190,7 +190,7 @@ def expecting(*examples: Expectation, user: tuple[Expectation, ...] = (), name: 
 
 
 def compute(pipeline: Pipeline, first: date, last: date, *, force: bool = False) -> dict[str, Any]:
-    options = Namespace(json=True, force=force, chunk_days=30, preview=None)
+    options = Namespace(json=True, force=force, chunk_days=30, preview=None, entity=None)
     days = Interval.inclusive(first, last)
     job = Job(command="features", options=options, run_id="test", pipeline=pipeline, interval=days)
     try:

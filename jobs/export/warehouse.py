@@ -31,6 +31,8 @@ _TRANSIENT = ("08", "40", "53", "55", "57")
 """SQLSTATE classes that a later try may not meet: connection, rollback (deadlock), resources, locks, an operator's hand."""
 _WRONG = ("28", "3D", "3F", "42")
 """Classes that a person mends: authorization, an unknown database or schema, a missing right or column."""
+_TWICE = ("23505", "SQLITE_CONSTRAINT_PRIMARYKEY", "SQLITE_CONSTRAINT_UNIQUE")
+"""Two rows with one key, as PostgreSQL and SQLite call it."""
 _REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "unable to open database file", "invalid dsn")
 """How a server says so before there is a connection, where no SQLSTATE comes with it."""
 
@@ -151,12 +153,18 @@ def _failed(engine: sa.Engine, failure: exc.SQLAlchemyError) -> JobError:
     said = " ".join(str(cause or failure).split())
     state = getattr(cause, "sqlstate", None) or ""
     where = f"the warehouse {shown(engine)}"
-    if isinstance(failure, exc.IntegrityError):
+    if isinstance(failure, exc.IntegrityError | exc.DataError):
         # What the server says names the row's values.
-        return DataError(
-            f"{where} refused a row ({state or type(cause).__name__}): two labels of a day have the same key and as_of, so "
-            "nothing was exported. Are the spine's keys unique, and repeats_within long enough?"
-        )
+        kind = state or getattr(cause, "sqlite_errorname", type(cause).__name__)
+        if kind in _TWICE:
+            why = "two labels of a day have the same key and as_of. Are the spine's keys unique, and repeats_within long enough?"
+        else:
+            column = getattr(getattr(cause, "diag", None), "column_name", None)
+            why = (
+                f"a value of {column or 'some column'} is null or of a kind that the warehouse can't hold, as text with a zero "
+                "byte. Let the declaration leave such rows out, by a where=, or clean the field."
+            )
+        return DataError(f"{where} refused a row ({kind}), so nothing was exported: {why}")
     if state[:2] in _WRONG or (not state and any(word in said for word in _REFUSED)):
         return UsageError(f"{where} refused ({said}). Correct PENSTOCK_WAREHOUSE, or what that user may do there.")
     if isinstance(failure, exc.OperationalError | exc.TimeoutError) or state[:2] in _TRANSIENT:

@@ -38,6 +38,8 @@ class _Preview(argparse.Action):
     """A preview is about one day, which is its interval."""
 
     def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
+        if namespace.first or namespace.last:
+            raise argparse.ArgumentError(self, "it is about one day: leave --from and --to out")
         namespace.preview = namespace.first = namespace.last = values
 
 

@@ -106,15 +106,21 @@ def by_row(before: DataFrame, after: DataFrame, expressions: Mapping[str, str]) 
     """Raise UsageError unless columns were made of each row alone: what looks at others, or draws, differs from run to run."""
     plan = after._jdf.queryExecution().analyzed()
     alone = plan.nodeName() == "Project" and plan.children().apply(0).fastEquals(before._jdf.queryExecution().analyzed())
-    if not alone or not plan.deterministic():
+    if not alone or not plan.deterministic() or _asks_the_clock(after):
         if len(expressions) > 1:
             for place, sql in expressions.items():
                 by_row(before, before.select(fn.expr(sql)), {place: sql})
         ((place, sql), *_) = expressions.items()
         raise UsageError(
-            f"{place}: {sql!r} looks at other rows or draws at random. An expression is made of one row's own fields: "
-            "aggregates and windows are declared, as Aggregate(...) and windows=."
+            f"{place}: {sql!r} looks at other rows, at the clock, or draws at random. An expression is made of one row's own "
+            "fields: aggregates and windows are declared, as Aggregate(...) and windows=."
         )
+
+
+def _asks_the_clock(frame: DataFrame) -> bool:
+    """Whether a column is of the run and not of the rows: the time, the date, the user."""
+    pattern = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    return bool(frame._jdf.queryExecution().analyzed().containsPattern(pattern))
 
 
 def reason(failure: AnalysisException) -> str:

@@ -46,7 +46,7 @@ def _by_key(label: Label, examples: DataFrame, events: DataFrame) -> DataFrame:
         fn.col(str(label.key)).cast("string").alias("_key"),
         fn.col("event_time").alias("_event_time"),
         fn.col("known_time").alias("_known_time"),
-        fn.struct(*POSITION, fn.expr(f"cast({label.of} as int)").alias("label")).alias("_outcome"),
+        fn.struct(*POSITION, fn.expr(f"cast({label.of}\n as int)").alias("label")).alias("_outcome"),
     )
     return (
         examples.join(later, on=[fn.col("key") == fn.col("_key"), *_in_time()], how="left")
@@ -91,7 +91,7 @@ def _by_entity(label: Label, examples: DataFrame, events: DataFrame, types: Type
         "key",
         "as_of",
         "mature_at",
-        fn.expr(f"cast({label.of} as int)").alias("label"),
+        fn.expr(f"cast({label.of}\n as int)").alias("label"),
         *(fn.lit(None).cast("bigint" if name == "kafka_offset" else "int").alias(name) for name in POSITION[1:]),
         fn.lit(True).alias("found"),
     )

@@ -116,8 +116,9 @@ class Parts:
 
 def parts(aggregate: Aggregate, type_: DataType | None) -> Parts:
     """The parts of an aggregate whose expression has the given type; None for count."""
-    where = f"({aggregate.where})" if aggregate.where else "true"
-    of = f"({aggregate.of})"
+    # On a line of its own: an expression may end with a comment.
+    where = f"({aggregate.where}\n)" if aggregate.where else "true"
+    of = f"({aggregate.of}\n)"
     known = Number(f"if({where} and {of} is not null, 1L, 0L)")
     match aggregate.function:
         case "count":
@@ -147,7 +148,7 @@ def parts(aggregate: Aggregate, type_: DataType | None) -> Parts:
 
 def _number(aggregate: Aggregate, type_: DataType | None, where: str) -> Number:
     """The expression as a whole number: a decimal without its point; a float is fixed to its scale first."""
-    of = f"({aggregate.of})"
+    of = f"({aggregate.of}\n)"
     if isinstance(type_, (DoubleType, FloatType)):
         of, type_ = f"cast({of} as decimal({WIDE},{aggregate.scale or 0}))", DecimalType(WIDE, aggregate.scale or 0)
     if not isinstance(type_, DecimalType):

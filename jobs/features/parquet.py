@@ -5,7 +5,6 @@ its file in place looks whether it is still the newest version's.
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
-from jobs import lake, plain, store, versions
+from jobs import lake, plain, store
 from jobs.errors import RetryError
 from jobs.interval import Interval
 from pipelines.declare import Pipeline
@@ -37,7 +36,7 @@ def write(table_uri: str, version: int, days: Iterable[date], *, partition: str,
     table = lake.load(table_uri, version)
     for _ in range(TRIES):
         assert table is not None
-        put = _paths(table, partition)
+        put = plain.sources(table, partition)
         for day in left:
             try:
                 rows[day] = _write(table, table_uri, put[day], day, partition, order)
@@ -46,7 +45,7 @@ def write(table_uri: str, version: int, days: Iterable[date], *, partition: str,
                 put.pop(day)
         table = lake.load(table_uri)
         assert table is not None
-        newest = _paths(table, partition)
+        newest = plain.sources(table, partition)
         left = [day for day in left if put.get(day) != newest[day]]
         if not left:
             return sum(rows.values())
@@ -55,32 +54,20 @@ def write(table_uri: str, version: int, days: Iterable[date], *, partition: str,
 
 
 def fill(pipeline: Pipeline, interval: Interval) -> dict[str, int]:
-    """Make the plain files that computed days lack, because their sets did not ask for them then. Returns the days by set."""
+    """Make the plain files that computed days lack, or that show other rows than the table, because their sets did not ask for
+    them then. Returns the days by set."""
     made: dict[str, int] = {}
-    for declared, days in plain.missing(pipeline, interval):
+    for declared, table, days in plain.missing(pipeline, interval):
         name = f"features_{declared.name}"
-        place = versions.uri(pipeline, name)
-        table = lake.load(place)
-        assert table is not None
-        write(place, table.version(), days, partition="event_date", order=declared.entity)
+        write(table.table_uri, table.version(), days, partition="event_date", order=declared.entity)
         made[name] = len(days)
     return made
-
-
-def _paths(table: DeltaTable, partition: str) -> dict[date, list[str]]:
-    """The files of each day."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    found: dict[date, list[str]] = defaultdict(list)
-    days = actions[f"partition.{partition}"].cast(pa.date32()).to_pylist()
-    for day, path in sorted(zip(days, actions["path"].to_pylist(), strict=True)):
-        found[day].append(path)
-    return found
 
 
 def _write(table: DeltaTable, table_uri: str, paths: list[str], day: date, partition: str, order: Sequence[str]) -> int:
     """Make the day's file and put it in place."""
     declared = pa.schema(table.schema().to_arrow())
-    schema = pa.schema([field for field in declared if field.name != partition])
+    schema = pa.schema([field for field in declared if field.name != partition], metadata=plain.made_of(paths))
     filesystem, base = store.place(table_uri)
     target = f"{plain.folder(table_uri)}/{partition}={day}"
     rows = 0

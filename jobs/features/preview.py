@@ -20,7 +20,7 @@ from jobs.features import check, events, figures, tiles
 from jobs.features.group import Group
 from jobs.features.plan import Planning
 from jobs.features.windows import Span, leaves
-from jobs.interval import Interval
+from jobs.interval import Interval, parse_day
 from jobs.spark import session
 from pipelines.declare import FeatureSet, Pipeline
 
@@ -34,9 +34,11 @@ SHOWN = ("event_time", "known_time", "topic", "topic_epoch", "kafka_partition", 
 def run(job: Job) -> None:
     """Show the entity's row of each set that has such an entity. The report counts; only what is printed holds values.
 
-    Raises UsageError where no set has the entity, RetryError where nothing was ingested.
+    Raises UsageError where no set has the entity or other days are given, RetryError where nothing was ingested.
     """
     assert job.pipeline is not None and job.interval is not None
+    if str(job.interval) != str(parse_day(job.options.preview)):
+        raise UsageError(f"--preview is about one day, {job.options.preview}: leave --from and --to out.")
     chosen = named(job.pipeline, job.options.entity)
     inputs = batches.snapshot(job.pipeline)
     try:

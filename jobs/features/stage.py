@@ -46,6 +46,8 @@ def run(job: Job) -> None:
     if job.options.preview is not None:
         preview.run(job)
         return
+    if job.options.entity is not None:
+        raise UsageError("--entity is of --preview, which shows one entity's values: give --preview DAY, or leave it out.")
     if job.options.chunk_days < 1:
         raise UsageError(f"--chunk-days is {job.options.chunk_days}: it must be at least 1.")
     batches.require_closed(job.pipeline, job.interval)

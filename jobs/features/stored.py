@@ -11,6 +11,7 @@ other code, is made again: that is work, never a result.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -23,10 +24,11 @@ from pyspark.sql import functions as fn
 
 from jobs import batches, lake, ledger, reach, stale, versions
 from jobs.errors import RetryError
-from jobs.features import events, tables
+from jobs.features import events, once, tables
 from jobs.features.group import Group
 from jobs.features.rows import stored
 from jobs.features.tiles import tiles, values
+from jobs.features.windows import remainders
 from jobs.interval import DAY, Interval
 from jobs.reach import Reach, epoch
 from jobs.stale import Change
@@ -190,16 +192,39 @@ class Stored:
             *sums, *(state.merge(stem, fn.lit(True)).alias(stem) for state, stem in self.group.states.items())
         )
 
+    def _most(self, table: DeltaTable, wanted: Interval) -> float:
+        """How many values an entity can have at most, as the ends of the files tell; infinite where they don't."""
+        files = pa.table(table.get_add_actions(flatten=True))
+        names = ("partition.known_date", "num_records", "null_count._size", "max._size", "min.event_day", "max.event_day")
+        if not set(names) <= set(files.column_names):
+            return math.inf
+        found = 0
+        for file in files.select(names).to_pylist():
+            day, rows, nulls, size, first, last = file.values()
+            if not wanted.start <= day < wanted.end or (nulls is not None and nulls == rows):
+                continue
+            if size is None or first is None or last is None:
+                return math.inf
+            # An entity has a row for each day on which its arrivals happened, and part of it.
+            found += size * (last - first + 1) * (len(remainders(self.group.windows)) + 1)
+        return found
+
     @property
     def _stems(self) -> list[str]:
         return [*self.group.sums.values(), *self.group.states.values()]
 
     def _split(self, table: DeltaTable, wanted: Interval, days: Interval) -> tuple[DataFrame, dict[str, DataFrame]]:
-        """A version's tiles and values of some days, as `figures.of_tiles` takes them: for one day, values as arrays."""
+        """A version's tiles and values of some days, as `figures.of_tiles` takes them: for one day, values as arrays.
+
+        Where no entity can have very many values, one day's tiles have them as columns, in rows of their own: each of a window's
+        files costs more to open than to read.
+        """
         rows = stored(self.spark, versions.uri(self.pipeline, self._name), table.version(), "known_date", wanted).withColumns(
             {"known_day": fn.unix_date("known_date"), "set": fn.lit(0)}
         )
         keys = ["set", *self.declared.entity, "event_day", "part", "known_day"]
+        if len(days) == 1 and self._most(table, wanted) <= once.MANY:
+            return rows.where(fn.col("kind") >= SUMS).select(*keys, *self._stems, *self.group.distincts.values()), {}
         found = {}
         for number, stem in enumerate(self.group.distincts.values(), start=1):
             arrays = rows.where(fn.col("kind") == number).select(*keys, "_size", fn.col(stem).alias("_array"))

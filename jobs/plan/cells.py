@@ -91,7 +91,7 @@ def _features(pipeline: Pipeline, interval: Interval, opened: set[date]) -> Iter
             letters_of[known.day].append(source.name)
     broken = {row.day for row in verdict.breaches(pipeline, interval)}
     lacking: dict[date, list[str]] = defaultdict(list)
-    for declared, without in plain.missing(pipeline, interval):
+    for declared, _, without in plain.missing(pipeline, interval):
         for day in without:
             lacking[day].append(declared.name)
     for one in needs.features(pipeline, interval):

@@ -10,8 +10,9 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from dataclasses import field as dataclass_field
+from dataclasses import fields as dataclass_fields
 from datetime import date, datetime, timedelta
 from typing import Literal
 
@@ -28,6 +29,10 @@ FUNCTIONS = (
 )
 TYPES = ("string", "float64")
 METRICS = ("log_loss", "average_precision")
+MODELS = ("wide_and_deep", "cross")
+"""A linear part beside a perceptron, and the same with a cross network."""
+OPTIMIZERS = ("adamw", "sgd")
+SCHEDULES = ("constant", "linear", "cosine")
 RESERVED = (
     *("event_time", "known_time", "event_date", "batch", "rejected_reason", "raw_key", "raw_value", "headers"),
     *("topic", "topic_epoch", "kafka_partition", "kafka_offset"),
@@ -728,6 +733,43 @@ class Label:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One setting of a search: what it says stands instead of the training's own; None leaves that as it is."""
+
+    name: str
+    model: str | None = None
+    cross_layers: int | None = None
+    hidden: tuple[int, ...] | None = None
+    embedding: int | None = None
+    dropout: float | None = None
+    day_discount: float | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    linear_learning_rate: float | None = None
+    weight_decay: float | None = None
+    averaging: float | None = None
+    optimizer: Literal["adamw", "sgd"] | None = None
+    schedule: Literal["constant", "linear", "cosine"] | None = None
+    warmup_steps: int | None = None
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+        _name("trial", self.name)
+        if not self.settings:
+            raise ValueError(f"trial {self.name!r} changes nothing: say what it tries, for example learning_rate=1e-3.")
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What it says, by the training's option."""
+        return {
+            one.name: value
+            for one in dataclass_fields(self)
+            if one.name != "name" and (value := getattr(self, one.name)) is not None
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
     """When a candidate is trained, on which days, and by which network."""
 
@@ -739,12 +781,20 @@ class Training:
     """The days on which training stops early. Whole days."""
     holdout: timedelta
     """The last days with mature labels, which only the promotion sees. Whole days."""
+    model: str = "wide_and_deep"
+    """One of MODELS, or a network of your own, as `package.module:Class`, see `jobs.train.network`."""
+    cross_layers: int = 2
+    """With `cross`, how many layers multiply the inputs by each other."""
     hidden: tuple[int, ...] = (64,)
     """The widths of the hidden layers of the perceptron that stands beside the linear part."""
     embedding: int = 8
     """The width of each category's embedding."""
     min_count: int = 20
     """A category seen less often in the training days shares the embedding of the unknown."""
+    hashed: tuple[str, ...] = ()
+    """Categories without a vocabulary: each value has the embedding of its hash, those never seen in training too."""
+    hash_buckets: int = 4096
+    """How many embeddings a hashed category has."""
     dropout: float = 0.5
     """The share of hidden units left out at each step; 0 turns it off."""
     day_discount: float = 0.5
@@ -761,6 +811,29 @@ class Training:
     """Gradient descent's with momentum, for the linear part."""
     weight_decay: float = 0.1
     """AdamW's, for the embeddings and the perceptron; 0 turns it off."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """For all but the linear part; `sgd` has Nesterov's momentum of 0.9."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rates fall after the warm-up, to 0 at the last step of the last epoch."""
+    warmup_steps: int = 0
+    """Steps over which the rates rise to what is declared."""
+    rate_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """How the rates grow with the batch, counted in `reference_batch` (Goyal et al. 2017, arXiv:1706.02677; Krizhevsky 2014,
+    arXiv:1404.5997)."""
+    reference_batch: int = 2048
+    """The batch for which the rates are declared."""
+    clip: float | None = None
+    """The largest norm of a step's gradient; a larger one is scaled down to it. None turns it off."""
+    class_weights: Literal["balanced"] | tuple[float, float] | None = None
+    """What negatives and positives weigh in the loss; `balanced`: half each. Scores are no rates then. None: as they are."""
+    accumulate: int = 1
+    """Pieces in which a step's batch is computed, one after the other, where it does not fit the memory."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """What the network computes in; weights and losses stay fp32, and fp16 has its gradients scaled."""
+    compress: bool = False
+    """Whether ranks exchange gradients as fp16."""
+    compile: bool = False
+    """Whether the network is compiled by `torch.compile`; it needs a C++ compiler where there is no GPU."""
     averaging: float = 0.98
     """The share of the average that each step keeps of the weights before it: the average is the model. 0 turns it off."""
     ranks: int = 2
@@ -771,6 +844,10 @@ class Training:
     """Of the first weights, of the order of the examples and of what is dropped out."""
     checkpoint_every: int = 200
     """Steps between two checkpoints, from which a run that was ended goes on."""
+    checkpoints_kept: int = 2
+    """How many of the newest checkpoints are kept. Each has the best network so far."""
+    trials: tuple[Trial, ...] = ()
+    """Settings that are tried one after the other; the one with the lowest validation loss becomes the candidate."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -781,7 +858,8 @@ class Training:
         for name in ("dropout", "averaging"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} of training is {getattr(self, name)}: it is a share, at least 0 and less than 1.")
-        for name in ("embedding", "min_count", "batch_size", "epochs", "patience", "ranks", "shards", "checkpoint_every"):
+        counts = ("embedding", "min_count", "hash_buckets", "batch_size", "epochs", "patience", "ranks", "shards")
+        for name in (*counts, "reference_batch", "accumulate", "cross_layers", "checkpoint_every", "checkpoints_kept"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} of training is {getattr(self, name)}: it must be at least 1.")
         for name in ("learning_rate", "linear_learning_rate"):
@@ -793,11 +871,33 @@ class Training:
             raise ValueError(
                 f"hidden of training is {self.hidden}: it takes the width of each layer, at least one, for example (64,)."
             )
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps of training is {self.warmup_steps}: it can't be negative; 0 turns it off.")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(f"clip of training is {self.clip}: it is a finite number greater than 0; None turns it off.")
+        for name, known in (
+            *(("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("rate_scaling", ("none", "linear", "sqrt"))),
+            ("precision", ("fp32", "bf16", "fp16")),
+        ):
+            _one_of(f"{name} of training", getattr(self, name), known)
+        if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", self.model):
+            _one_of("model of training (or package.module:Class)", self.model, MODELS)
+        if isinstance(self.class_weights, str):
+            _one_of("class_weights of training (or two numbers)", self.class_weights, ("balanced",))
+        elif self.class_weights is not None and not all(0 < one < math.inf for one in self.class_weights):
+            raise ValueError(f"class_weights of training is {self.class_weights}: both are finite numbers greater than 0.")
+        _unique("hashed of training", list(self.hashed))
         if self.shards % self.ranks or self.batch_size % self.shards:
             raise ValueError(
                 f"training has {self.ranks} ranks, {self.shards} shards and a batch of {self.batch_size}: "
                 "the ranks must divide the shards, and the shards the batch."
             )
+        _unique("trials of training", [trial.name for trial in self.trials])
+        for trial in self.trials:
+            try:
+                replace(self, trials=(), **trial.settings)  # type: ignore[arg-type]
+            except ValueError as wrong:
+                raise ValueError(f"trial {trial.name!r}: {wrong}") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -870,6 +970,8 @@ class Pipeline:
                 _one_of(
                     f"column of an expectation of pipeline {self.name!r}", expectation.column, (*self.categories, *self.numbers)
                 )
+        for name in self.training.hashed:
+            _one_of(f"hashed of the training of pipeline {self.name!r} (a category)", name, self.categories)
         twice = {source.name for source in self.sources} & {table.name for table in self.tables}
         if twice:
             raise ValueError(f"pipeline {self.name!r} has a source and a table called {min(twice)!r}: give each its own name.")

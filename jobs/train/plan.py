@@ -40,6 +40,8 @@ class Plan:
     """The same for each category."""
     base_rate: float
     """The share of positives in the training part."""
+    model: str
+    cross_layers: int
     hidden: tuple[int, ...]
     embedding: int
     dropout: float
@@ -50,10 +52,22 @@ class Plan:
     linear_learning_rate: float
     averaging: float
     weight_decay: float
+    optimizer: str
+    schedule: str
+    warmup_steps: int
+    rate_scaling: str
+    reference_batch: int
+    clip: float | None
+    class_weights: str | tuple[float, float] | None
+    accumulate: int
+    precision: str
+    compress: bool
+    compile: bool
     shards: int
     seed: int
     checkpoint_every: int
     """Steps."""
+    checkpoints_kept: int
 
     def write(self, folder: Path) -> None:
         """Put it into the shared folder."""
